@@ -36,7 +36,7 @@ mod tls;
 pub(crate) use tls::certificates;
 
 use certificates::Certificates;
-use proven::{Proved, Proven};
+use proven::{Proved, Proven, Withdrawn};
 
 /// Bytes of a length field.
 const LENGTH_BYTES: usize = 2;
@@ -82,7 +82,7 @@ impl Material {
     /// The proof of a session with a key.
     fn proved(&self, key: usize) -> Option<Proved> {
         let (rule, secret) = (self.policy.keys().get(key)?, self.secrets.get(key)?);
-        Some(Proved::Key { id: rule.id().to_owned(), secret: secret.clone() })
+        Some(Proved::Key { rule: rule.clone(), secret: secret.clone() })
     }
 }
 
@@ -158,8 +158,8 @@ impl Keys {
     }
 
     /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].
-    fn take_withdrawn(&self) -> Vec<NodeName> {
-        self.proven.take_withdrawn(&self.current())
+    fn take_withdrawn(&self, has_changed: bool) -> Withdrawn {
+        self.proven.take_withdrawn(self.current(), has_changed)
     }
 
     /// Whether it is remembered what a peer with a lane proved, as [`Proven::keeps`].
@@ -401,6 +401,8 @@ impl Accepted {
             let proof = peer.and_then(|peer| self.proved.under(&current, &peer.name));
             self.inbound.handle_change(&current.policy, proof);
             self.material = current;
+            // A proof that was not accepted for a time is forgotten.
+            self.is_noted = false;
         }
         if !self.inbound.handle_record(&self.material.policy, opened) {
             return frame.and(Err(ReadError::Withdrawn));

@@ -182,6 +182,23 @@ async fn removed_key_is_refused_at_the_next_call() {
     assert!(owner.engine.counters().connections_unproven > 0);
 }
 
+/// A lane ends with the key that opened it although its peer has proven another one since, and what the
+/// peer has now opens another lane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_ends_with_the_key_that_opened_it() {
+    let (here, there) = (Files::of_keys(&[OLD]), Files::of_keys(&[OLD, NEW]));
+    let owner = Owner::start_from(there.keys(listening()), BYTES).await;
+    let user = here.keys(listening()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    here.put("keys", &[NEW, OLD].concat());
+    taken(&user, Files::of_keys(&[NEW]).keys(Engine::builder())).await;
+    accepted(&user, &owner, 2).await;
+    assert_eq!(owner.engine.counters().life_cycle.ended, 0, "both keys are accepted");
+    there.put("keys", NEW);
+    counted(&owner.engine, "the lane ends", |it| it.life_cycle.ended > 0).await;
+    accepted(&user, &owner, 3).await;
+}
+
 /// Bytes move between nodes with certificates, whose names are those of the certificates.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_with_certificates_move_bytes() {

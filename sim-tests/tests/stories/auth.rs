@@ -19,6 +19,7 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         AuthScenario::Crossing
         | AuthScenario::Liar
         | AuthScenario::Passing
+        | AuthScenario::Replaced
         | AuthScenario::SealedAndPlain
         | AuthScenario::SealedAndEarlier
         | AuthScenario::TurnedPlain

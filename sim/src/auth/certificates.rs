@@ -123,11 +123,13 @@ impl AuthWorld {
         if let Some(keys) = plan.keys_later {
             next = self.started(node, keys, Vec::new());
             next = self.certified(node, next, self.nodes[node].certificate.clone());
+            next.remembered = self.nodes[node].remembered.clone();
         }
         next.certificate = plan.certificate_later.or(next.certificate);
         next.policy = next.policy.at_epoch(self.nodes[node].policy.epoch() + 1);
         next.has_reloaded = true;
         self.nodes[node] = next;
+        self.end_withdrawn(node);
     }
 
     /// A certificate expires, and every node looks at its sessions again.
@@ -137,6 +139,7 @@ impl AuthWorld {
             let epoch = node.policy.epoch() + 1;
             node.policy = node.policy.clone().at_epoch(epoch);
         }
+        (0..self.nodes.len()).for_each(|node| self.end_withdrawn(node));
     }
 
     /// Messages of TLS that the attacker makes: with certificates that it has, and in sessions to

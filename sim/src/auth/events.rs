@@ -59,8 +59,9 @@ impl MachineWorld for AuthWorld {
                 events.extend(hellos.map(|hello| (AuthEvent::IntrudeLane(node, hello), 1)));
             }
             let has_changed = self.nodes[node].has_restarted || self.nodes[node].has_reloaded;
+            let may_reload = !has_changed && self.lanes_up() >= plan.reload_after;
             match plan.reload {
-                Some(price) if !has_changed => events.push((AuthEvent::Reload(node), price)),
+                Some(price) if may_reload => events.push((AuthEvent::Reload(node), price)),
                 None if plan.keys_later.is_some() && !has_changed => {
                     events.push((AuthEvent::Restart(node), 1));
                 }

@@ -9,7 +9,7 @@ pub enum AuthOracle {
     Intruder,
     /// A node that has keys calls nobody plain.
     Downgrade,
-    /// A key that a node no longer has opens no session there.
+    /// A key that a node no longer has opens no session there, and no lane that was opened under it is left.
     StaleKey,
     /// A request is served in the name of its sender alone.
     Impersonated,

@@ -23,6 +23,8 @@ pub struct NodePlan {
     pub is_earlier: bool,
     /// The price in faults of a change of its files while it runs, in place of a restart.
     pub reload: Option<u32>,
+    /// Lanes that are up before its files change.
+    pub reload_after: usize,
 }
 
 /// The caller of the machines.
@@ -54,6 +56,8 @@ pub enum AuthBackend {
     ChangeForgotten,
     /// It accepts certificates that have expired.
     ExpiryIgnored,
+    /// It remembers of a peer what the peer has proven last.
+    EarlierForgotten,
     /// It ends every session at a change of its files.
     SessionsDropped,
     /// It takes a peer with its own name and incarnation for itself.
@@ -116,6 +120,9 @@ pub enum AuthScenario {
     BoundKey,
     /// A key is removed while the node runs, and the attacker has it.
     Removed,
+    /// The dialling node opens a lane by a key that the attacker has as well, and one more by another key,
+    /// which its file has then. The first is removed from the listening node afterwards.
+    Replaced,
     /// Nodes with certificates; the attacker has another node's, and one of a strange authority.
     Certified,
     /// Both nodes get new certificates of the same authority while they run.
@@ -148,7 +155,7 @@ pub enum AuthScenario {
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -156,6 +163,7 @@ impl AuthScenario {
         Self::Liar,
         Self::BoundKey,
         Self::Removed,
+        Self::Replaced,
         Self::Certified,
         Self::Renewed,
         Self::Withdrawn,
@@ -198,29 +206,11 @@ impl AuthScenario {
             | Self::Passed => self.certified(plain),
             Self::Opened => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
-            Self::TurnedPlain => {
-                let turned = NodePlan { keys_later: Some(Vec::new()), ..group() };
-                AuthSetup { nodes: vec![group(), turned], tries_max: 2, ..plain }
-            }
-            Self::Rotated => {
-                let rotated =
-                    NodePlan { keys_later: Some(vec![(2, 2)]), ..node(&[(2, 2), (1, 1)]) };
-                let stolen = vec![(1, 1, None)];
-                AuthSetup { nodes: vec![node(&[(2, 2)]), rotated], stolen, ..plain }
-            }
-            Self::Removed => {
-                let mut removed = Self::Rotated.setup(faults_max);
-                removed.nodes[1].reload = Some(1);
-                removed
+            Self::TurnedPlain | Self::Rotated | Self::Removed | Self::Replaced => {
+                self.rotated(plain)
             }
             Self::Sealed | Self::SealedAndPlain | Self::SealedAndEarlier => {
-                let seals = NodePlan { seals: true, ..group() };
-                let (other, dials) = match self {
-                    Self::Sealed => (seals.clone(), vec![(0, 1)]),
-                    Self::SealedAndPlain => (group(), vec![(0, 1), (1, 0)]),
-                    _ => (NodePlan { is_earlier: true, ..group() }, vec![(0, 1), (1, 0)]),
-                };
-                AuthSetup { nodes: vec![seals, other], dials, ..plain }
+                self.sealed(&group(), plain)
             }
             Self::Liar => AuthSetup {
                 nodes: vec![group(), group(), group()],
@@ -240,6 +230,50 @@ impl AuthScenario {
                 ..plain
             },
         }
+    }
+
+    /// The worlds of nodes whose keys change.
+    fn rotated(self, plain: AuthSetup) -> AuthSetup {
+        let node = |keys: &[(u8, Secret)], later: &[(u8, Secret)]| NodePlan {
+            keys: keys.to_vec(),
+            keys_later: Some(later.to_vec()),
+            ..NodePlan::default()
+        };
+        let (old, new, stolen) = ((1, 1), (2, 2), vec![(1, 1, None)]);
+        match self {
+            Self::TurnedPlain => {
+                let nodes = vec![plain.nodes[0].clone(), node(&[old], &[])];
+                AuthSetup { nodes, tries_max: 2, ..plain }
+            }
+            Self::Replaced => {
+                let change = |reload_after: usize, of: NodePlan| NodePlan {
+                    reload: Some(0),
+                    reload_after,
+                    ..of
+                };
+                let dialling = change(1, node(&[old], &[new]));
+                let listening = change(2, node(&[new, old], &[new]));
+                AuthSetup { nodes: vec![dialling, listening], tries_max: 2, stolen, ..plain }
+            }
+            _ => {
+                let reload = (self == Self::Removed).then_some(1);
+                let rotated = NodePlan { reload, ..node(&[new, old], &[new]) };
+                let dialling = NodePlan { keys: vec![new], ..NodePlan::default() };
+                AuthSetup { nodes: vec![dialling, rotated], stolen, ..plain }
+            }
+        }
+    }
+
+    /// The worlds of a node that encrypts its lanes.
+    fn sealed(self, group: &NodePlan, plain: AuthSetup) -> AuthSetup {
+        let seals = NodePlan { seals: true, ..group.clone() };
+        let earlier = NodePlan { is_earlier: true, ..group.clone() };
+        let (other, dials) = match self {
+            Self::Sealed => (seals.clone(), vec![(0, 1)]),
+            Self::SealedAndPlain => (group.clone(), vec![(0, 1), (1, 0)]),
+            _ => (earlier, vec![(0, 1), (1, 0)]),
+        };
+        AuthSetup { nodes: vec![seals, other], dials, ..plain }
     }
 
     /// The worlds of nodes with certificates.
@@ -388,4 +422,6 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a node gets no report that one side encrypts and the other does not";
     "AUTH-21" IncarnationAlone: Borrowed with 1 breaks Mistaken,
         "a peer with a node's incarnation under another name is taken for that node by itself";
+    "AUTH-22" EarlierForgotten: Replaced with 0 breaks StaleKey,
+        "a lane outlasts the key that opened it, since its peer has proven another one";
 };

@@ -3,6 +3,7 @@
 use super::oracle::{AuthOracle, AuthViolation};
 use super::setup::{AuthBackend, AuthSetup};
 use super::term::{Certificate, Content, Fresh, Proof, Run, Secret, Session, Term};
+use super::withdrawn::{Remembered, Shown};
 use handfast_core::auth::{
     AUTH_VERSION, AnswerSeen, AuthHello, AuthMethod, AuthPolicy, Inbound, KeyRule,
     LANE_NONCE_BYTES, LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
@@ -30,10 +31,11 @@ pub(super) struct Node {
     pub(super) run: Run,
     pub(super) keys: Vec<(u8, Secret)>,
     /// Keys that its operator wants accepted.
-    allowed: Vec<Secret>,
+    pub(super) allowed: Vec<Secret>,
     /// Its certificate, and the authorities that it trusts.
     pub(super) certificate: Option<(Certificate, Vec<u8>)>,
     pub(super) policy: AuthPolicy,
+    pub(super) remembered: Remembered,
     pub(super) has_restarted: bool,
     pub(super) has_reloaded: bool,
 }
@@ -72,13 +74,17 @@ pub(super) struct Wire {
 
 /// A lane: who offers it to whom, under which secret.
 #[derive(Clone, Copy, Debug, Hash)]
-struct Lane {
-    owner: Run,
-    peer: Run,
+pub(super) struct Lane {
+    pub(super) owner: Run,
+    pub(super) peer: Run,
     secret: Fresh,
-    is_claimed: bool,
+    /// What the peer proved in the session that asked for it.
+    pub(super) shown: Option<Shown>,
+    pub(super) is_claimed: bool,
     /// The dialling side has found its peer.
-    is_up: bool,
+    pub(super) is_up: bool,
+    /// The owner has ended it, with what the peer proved.
+    pub(super) is_ended: bool,
 }
 
 /// Nodes, connections, and everything that the attacker has seen.
@@ -89,7 +95,7 @@ pub struct AuthWorld {
     /// Node and number of every run.
     pub(super) runs: Vec<(usize, u8)>,
     pub(super) wires: Vec<Wire>,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     pub(super) tries_left: Vec<u8>,
     pub(super) expired: BTreeSet<Certificate>,
     pub(super) known: BTreeSet<Term>,
@@ -164,6 +170,7 @@ impl AuthWorld {
             allowed,
             certificate: None,
             policy,
+            remembered: Remembered::default(),
             has_restarted: false,
             has_reloaded: false,
         }
@@ -274,7 +281,7 @@ impl AuthWorld {
     /// Hellos for lanes of a node that the attacker has seen, and one of its own for each lane.
     pub(super) fn lane_hellos(&self, to: usize) -> Vec<Term> {
         let run = self.nodes[to].run;
-        let is_open = |lane: usize| self.lanes[lane].owner == run && !self.lanes[lane].is_claimed;
+        let is_open = |lane: usize| self.lanes[lane].is_offered_by(run);
         let seen = self.known.iter().copied();
         let seen =
             seen.filter(|term| matches!(term, Term::LaneHello { lane, .. } if is_open(*lane)));
@@ -352,14 +359,14 @@ impl AuthWorld {
             Term::TlsHello { number } => !self.open_tls(wire, node, &mut inbound, number),
             Term::TlsFinish { .. } => !self.finish_tls(wire, node, &mut inbound, term),
             Term::Record { session, end, number, content } => {
-                let proof = self.still_proven(wire, node);
-                inbound.handle_change(&policy, proof);
+                inbound.handle_change(&policy, self.still_proven(wire, node));
                 let is_next = number == self.wires[wire].received[1];
                 let opens = self.wires[wire].sessions[1] == Some(session)
                     && end == LaneEnd::Dialling
                     && (is_next || self.is(AuthBackend::OrderIgnored));
                 let serves = inbound.handle_record(&policy, opens);
                 self.wires[wire].received[1] += u8::from(opens);
+                self.remember(wire, node, &inbound);
                 let identity = |run: Run| self.identity(run);
                 match content {
                     Content::Open { from, seals } if serves => {
@@ -431,10 +438,8 @@ impl AuthWorld {
     fn serve(&mut self, wire: usize, node: usize, term: Term, from: Run) {
         let certificate = self.wires[wire].certificates[1];
         let key = self.wires[wire].sessions[1].map(|session| session.key);
-        let is_stale = match certificate {
-            Some(certificate) => self.fault(node, certificate).is_some(),
-            None => key.is_some_and(|key| !self.nodes[node].allowed.contains(&key)),
-        };
+        let shown = self.shown(wire);
+        let is_stale = shown.is_some_and(|shown| self.is_stale(node, shown));
         let is_member = match certificate {
             Some(certificate) => {
                 let stolen = &self.setup.stolen_certificates;
@@ -458,7 +463,15 @@ impl AuthWorld {
             self.violate(AuthOracle::Impersonated, detail);
         }
         let (secret, owner) = (self.draw(), self.nodes[node].run);
-        self.lanes.push(Lane { owner, peer: from, secret, is_claimed: false, is_up: false });
+        self.lanes.push(Lane {
+            owner,
+            peer: from,
+            secret,
+            shown,
+            is_claimed: false,
+            is_up: false,
+            is_ended: false,
+        });
         let seals = self.setup.nodes[node].seals;
         let content = Content::Opened { lane: self.lanes.len() - 1, secret, seals };
         self.seal(wire, 1, content);
@@ -630,8 +643,7 @@ impl AuthWorld {
             (Term::LaneHello { lane: named, number: theirs, seals }, None) => {
                 let offered = self.lanes.get(named).copied();
                 let offered = offered.filter(|_| self.agrees(node, seals));
-                let Some(lane_offered) = offered.filter(|it| it.owner == run && !it.is_claimed)
-                else {
+                let Some(lane_offered) = offered.filter(|it| it.is_offered_by(run)) else {
                     return self.end_wire(wire);
                 };
                 let own = match self.is(AuthBackend::NumberRepeated) {
@@ -648,7 +660,7 @@ impl AuthWorld {
             (Term::Proof(proof), Some(challenged)) => {
                 let Challenged { lane, awaited, was_known, seals } = challenged;
                 let is_valid = proof == awaited || self.is(AuthBackend::LaneUnbound);
-                if is_valid && !self.lanes[lane].is_claimed {
+                if is_valid && self.lanes[lane].is_offered_by(run) {
                     self.lanes[lane].is_claimed = true;
                     self.check_sealed(node, seals);
                     let by = (Term::Proof(awaited), self.lanes[lane].peer);
@@ -754,7 +766,7 @@ impl AuthWorld {
     /// Whether every lane that was to be opened is up at both ends.
     pub(super) fn at_rest(&self) -> Option<AuthViolation> {
         let is_undisturbed = self.faults_left == self.setup.faults_max;
-        let up = self.lanes.iter().filter(|lane| lane.is_claimed && lane.is_up).count();
+        let up = self.lanes_up();
         let differs = |(from, to): &&(usize, usize)| {
             self.setup.nodes[*from].seals != self.setup.nodes[*to].seals
         };

@@ -10,7 +10,6 @@ use crate::time::Clock;
 use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
 use handfast_core::{Duration, Instant, NodeName};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use tracing::{info, warn};
 
@@ -64,24 +63,25 @@ pub(crate) async fn watch(mut parts: WatchParts) {
             checked_at = now;
             recheck(&keys);
         }
-        if has_changed || ends_again || is_due {
-            // Without a change a key stays valid, and a certificate does not.
-            let ends_unknown = has_changed || ends_again || keys.current().certificates.is_some();
-            end_withdrawn(keys, ends_unknown, &parts.commands).await;
+        let is_after_change = has_changed || ends_again;
+        if is_after_change || is_due {
+            end_withdrawn(keys, is_after_change, &parts.commands).await;
         }
         ends_again = has_changed;
     }
 }
 
-/// Ends the lanes of peers that proved what is not accepted any more, and with `ends_unknown` of those
-/// whose proof is not remembered. They may open others by what is accepted.
-async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands) {
+/// Ends the lanes of peers that have ever proven what is not accepted any more, and of those whose proofs are
+/// not remembered. They may open others by what is accepted.
+async fn end_withdrawn(keys: Arc<Keys>, is_after_change: bool, commands: &Commands) {
+    // Without a change a key stays valid, and a certificate does not.
+    let ends_unknown = is_after_change || keys.current().certificates.is_some();
     let taking = keys.clone();
     // A verification for each certificate.
-    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn()).await;
-    let taken: BTreeSet<NodeName> = taken.unwrap_or_default().into_iter().collect();
-    for peer in &taken {
-        info!(%peer, "its key or certificate is not accepted any more: its lanes end");
+    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn(is_after_change)).await;
+    let Ok(taken) = taken else { return };
+    for peer in taken.names() {
+        info!(%peer, "a key or certificate of it is not accepted any more: its lanes end");
     }
     let of = Box::new(move |peer: &NodeName| {
         let is_known = keys.keeps(peer);
