@@ -14,6 +14,8 @@ pub(crate) mod inbox;
 mod kept;
 mod legacy;
 mod listener;
+mod own;
 
 pub(crate) use call::{Answered, CallError, Calls, exchange};
 pub(crate) use listener::{ListenerLimits, serve};
+pub(crate) use own::OwnAddresses;

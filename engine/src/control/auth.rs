@@ -255,15 +255,14 @@ impl<S: Stream> Spare for Channel<S> {
 }
 
 impl<S: Stream> Channel<S> {
-    /// Begins a connection to the node of a name, if it is known: with keys or certificates, both sides
-    /// prove one.
+    /// Begins a connection: with keys or certificates, both sides prove one.
     pub(super) async fn dial(
         mut stream: S,
         keys: &Keys,
-        expected: Option<NodeName>,
+        mut outbound: Outbound,
         look: &Look,
     ) -> Result<Self, DialError> {
-        let (material, mut outbound) = (keys.current(), Outbound::new(expected));
+        let material = keys.current();
         let policy = &material.policy;
         let Some((key, hello)) = outbound.hello(policy) else {
             return Ok(Self { stream, seal: None, outbound });

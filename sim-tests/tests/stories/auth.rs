@@ -30,6 +30,7 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         | AuthScenario::Withdrawn
         | AuthScenario::Granted
         | AuthScenario::Borrowed
+        | AuthScenario::LedBack
         | AuthScenario::Passed
         | AuthScenario::Sealed
         | AuthScenario::GrantedHost => 1,

@@ -22,6 +22,8 @@ pub enum AuthOracle {
     Ungranted,
     /// A node takes no other for itself.
     Mistaken,
+    /// A node that dials another takes no answer for its own.
+    LedBack,
     /// Without an attacker every lane comes up.
     Liveness,
 }

@@ -64,6 +64,8 @@ pub enum AuthBackend {
     OwnerClaimed,
     /// It takes a peer with its incarnation for itself, under any name.
     IncarnationAlone,
+    /// It takes each address for one of its own.
+    AnyAddressOwn,
     /// It compares patterns of names with the text behind a host.
     TextGranted,
     /// It dials by its key where its certificate has led to no session.
@@ -85,6 +87,8 @@ pub struct AuthSetup {
     pub dials: Vec<(usize, usize)>,
     /// Times that a node tries to open each.
     pub tries_max: u8,
+    /// Nodes dial addresses, and name nobody; the attacker can lead a connection back.
+    pub by_address: bool,
     /// Id, secret and holder's name of keys of the attacker; the holder is a node.
     pub stolen: Vec<(u8, Secret, Option<usize>)>,
     /// Certificates of the attacker.
@@ -140,6 +144,9 @@ pub enum AuthScenario {
     /// The attacker has the key of all, and answers under the name of the listening node with the
     /// incarnation of the dialling one.
     Borrowed,
+    /// The dialling node knows the address of the other alone, and the attacker, which has no key, can
+    /// lead its connection back to it.
+    LedBack,
     /// A fleet passes from a key to certificates: both nodes have both, and dial each other by different
     /// ones. The attacker has the key.
     Passing,
@@ -155,7 +162,7 @@ pub enum AuthScenario {
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -171,6 +178,7 @@ impl AuthScenario {
         Self::Granted,
         Self::GrantedHost,
         Self::Borrowed,
+        Self::LedBack,
         Self::Passing,
         Self::Passed,
         Self::Sealed,
@@ -187,6 +195,7 @@ impl AuthScenario {
             nodes: vec![group(), group()],
             dials: vec![(0, 1)],
             tries_max: 1,
+            by_address: self == Self::LedBack,
             stolen: Vec::new(),
             stolen_certificates: Vec::new(),
             expiring: Vec::new(),
@@ -204,7 +213,7 @@ impl AuthScenario {
             | Self::GrantedHost
             | Self::Passing
             | Self::Passed => self.certified(plain),
-            Self::Opened => plain,
+            Self::Opened | Self::LedBack => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
             Self::TurnedPlain | Self::Rotated | Self::Removed | Self::Replaced => {
                 self.rotated(plain)
@@ -424,4 +433,6 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a peer with a node's incarnation under another name is taken for that node by itself";
     "AUTH-22" EarlierForgotten: Replaced with 0 breaks StaleKey,
         "a lane outlasts the key that opened it, since its peer has proven another one";
+    "AUTH-23" AnyAddressOwn: LedBack with 1 breaks LedBack,
+        "a node whose call is led back to it takes itself for the peer";
 };

@@ -216,11 +216,12 @@ impl AuthWorld {
         self.setup.backend == backend
     }
 
-    /// A node dials another.
-    pub(super) fn dial(&mut self, dial: usize) {
+    /// A node dials another, and reaches a node.
+    pub(super) fn dial(&mut self, dial: usize, reached: usize) {
         let (from, to) = self.setup.dials[dial];
         self.tries_left[dial] -= 1;
-        let wire = self.connect(Some(from), to, Some(name(to)));
+        let expected = (!self.setup.by_address).then(|| name(to));
+        let wire = self.connect(Some(from), reached, expected);
         let Carries::Calls { outbound, .. } = &self.wires[wire].carries else { return };
         let Some((key, _)) = outbound.hello(&self.nodes[from].policy) else {
             return self.send(wire, 0, Term::Plain);
@@ -240,6 +241,7 @@ impl AuthWorld {
             self.violate(AuthOracle::Downgrade, detail);
         }
         let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
+        let to = (!self.setup.by_address).then_some(to);
         self.send(wire, 0, Term::Hello { key: secret, number, from: run, to });
     }
 
@@ -250,8 +252,9 @@ impl AuthWorld {
         to: usize,
         expected: Option<NodeName>,
     ) -> usize {
-        let (outbound, inbound) = (Outbound::new(expected), Inbound::default());
-        self.wire(from, to, Carries::Calls { outbound, inbound, sent: None })
+        // No node dials itself.
+        let outbound = Outbound::new(expected).at_own_address(self.is(AuthBackend::AnyAddressOwn));
+        self.wire(from, to, Carries::Calls { outbound, inbound: Inbound::default(), sent: None })
     }
 
     pub(super) fn wire(&mut self, from: Option<usize>, to: usize, carries: Carries) -> usize {
@@ -418,7 +421,7 @@ impl AuthWorld {
         node: usize,
         inbound: &mut Inbound,
         policy: &AuthPolicy,
-        (key, from, to): (Secret, Run, usize),
+        (key, from, to): (Secret, Run, Option<usize>),
     ) -> bool {
         let keys = &self.nodes[node].keys;
         let ids = self.setup.stolen.iter().map(|(id, secret, _)| (*id, *secret));
@@ -430,7 +433,7 @@ impl AuthWorld {
             return false;
         };
         let opened = (keys[place].1 == key)
-            .then(|| AuthHello { from: self.identity(from), to: Some(name(to)) });
+            .then(|| AuthHello { from: self.identity(from), to: to.map(name) });
         inbound.handle_hello(policy, opened).is_ok()
     }
 
@@ -735,7 +738,7 @@ impl AuthWorld {
         for (_, key, _) in &self.setup.stolen {
             let names = self.claimable(wire, side);
             if side == 1 {
-                let to = self.wires[wire].ends[1].unwrap_or_default();
+                let to = self.wires[wire].ends[1];
                 forged.extend(names.map(|from| Term::Hello { key: *key, number: OWN, from, to }));
                 let session = self.wires[wire].sessions[1]
                     .filter(|session| session.key == *key && session.dialling == OWN);
