@@ -92,8 +92,8 @@ impl Proven {
         self.0.lock().keeps(name)
     }
 
-    /// Looks at every proof; returns the peers of those that are not accepted any more. Files have changed
-    /// before this look or the last one, or the time has passed alone.
+    /// Looks at every proof; returns the peers of those that are not accepted any more. `has_changed`: the
+    /// files have changed before this look or the one before it.
     pub(super) fn take_withdrawn(&self, current: Arc<Material>, has_changed: bool) -> Withdrawn {
         let table = self.0.lock();
         let all = table.proofs().map(|(member, proved)| (member.clone(), proved.clone()));
@@ -243,9 +243,9 @@ mod tests {
         assert_eq!(take(&[(old.clone(), 1), other.clone()]), (false, false));
         assert_eq!(take(&[(bound, 1), other.clone()]), (true, false), "not its name any more");
         for look in 0..2 {
-            assert_eq!(take(&[other.clone()]), (true, false), "look {look}");
+            assert_eq!(take(std::slice::from_ref(&other)), (true, false), "look {look}");
         }
-        assert_eq!(take(&[other.clone()]), (false, false));
+        assert_eq!(take(std::slice::from_ref(&other)), (false, false));
     }
 
     /// A full table forgets proofs that have one name each. After a change of the files every lane ends
