@@ -2,6 +2,7 @@
 //!
 //! [`AuthPolicy`] states whom a node accepts. [`Inbound`] and [`Outbound`] are the two ends of one
 //! connection: the caller reports what it could open or verify, and they decide what follows.
+//! [`PeerProofs`] says whose lanes end with a key or certificate that is withdrawn.
 //! [`LaneProofs`] binds a lane over TCP to the channel that announced its secret. The caller owns the
 //! cipher; `sim` runs the same machines over symbolic messages and an attacker.
 
@@ -9,6 +10,7 @@ mod certificate;
 mod lane;
 mod message;
 mod policy;
+mod proven;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -26,4 +28,5 @@ pub use policy::{
     AuthMethod, AuthPolicy, Identity, KEY_ID_BYTES_MAX, KEY_NAMES_MAX, KEYS_MAX, KeyRule,
     KeyRuleError, NamePattern, Proof,
 };
+pub use proven::{NAMES_PER_PROOF_MAX, PROVEN_MAX, PeerProofs};
 pub use session::{AnswerSeen, AuthFailure, AuthRefusal, Inbound, Outbound};

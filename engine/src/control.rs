@@ -14,7 +14,9 @@ pub(crate) mod inbox;
 mod kept;
 mod legacy;
 mod listener;
+mod own;
 mod turns;
 
 pub(crate) use call::{Answered, CallError, Calls, exchange};
 pub(crate) use listener::{ListenerLimits, serve};
+pub(crate) use own::OwnAddresses;

@@ -518,6 +518,11 @@ fn auth_hint(failure: AuthFailure) -> &'static str {
         AuthFailure::Addressed | AuthFailure::Refused(AuthRefusal::Addressed) => {
             "another node has taken over the address; look it up again"
         }
+        AuthFailure::Itself => {
+            "something between both nodes leads this address to the node that calls: check the names, \
+             routes and relays of the address; a node that calls itself uses the address that it \
+             announces"
+        }
         AuthFailure::Conflict | AuthFailure::Refused(AuthRefusal::Conflict) => {
             "give each node its own name; no peer under another name has this node's incarnation by \
              chance"

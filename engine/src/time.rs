@@ -1,6 +1,8 @@
 //! Time and randomness as the engine takes them, so that a simulation can supply its own.
 
 use handfast_core::Instant;
+use rand::TryRng;
+use rand::rngs::SysRng;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -47,18 +49,23 @@ impl Clock for TokioClock {
 
 /// A source of random numbers.
 pub trait Entropy: Send + Sync + 'static {
-    /// Returns 64 random bits. Incarnations, region keys and lane tokens are made of them, so peers
-    /// must not be able to guess them.
+    /// Returns 64 random bits. Incarnations, region keys and the secrets of lanes are made of them, so peers
+    /// must not be able to guess them, and no other process may draw the same, a child of a fork included.
     fn next_u64(&self) -> u64;
 }
 
-/// The operating system's generator, through the thread-local generator of `rand`.
+/// The operating system's generator, one call of the system for each draw. A generator in the memory of the
+/// process would give the children of two forks the same numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsEntropy;
 
 impl Entropy for OsEntropy {
+    /// Returns 64 random bits.
+    ///
+    /// # Panics
+    /// The system has no random numbers.
     fn next_u64(&self) -> u64 {
-        rand::random()
+        SysRng.try_next_u64().expect("the system has random numbers")
     }
 }
 

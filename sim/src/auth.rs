@@ -11,6 +11,7 @@ mod oracle;
 mod sealing;
 mod setup;
 mod term;
+mod withdrawn;
 mod world;
 
 pub use events::AuthEvent;

@@ -3,7 +3,7 @@
 
 use handfast_capi::*;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
 
@@ -510,24 +510,72 @@ fn options_of_another_size_are_checked() {
 #[test]
 fn child_of_a_fork_starts_its_own_engine() {
     let parent = Node::new();
+    let child = forked(|| {
+        let refused = handfast_engine_close(parent.0) == HANDFAST_FORKED
+            && parent.open(c"127.0.0.1:1") == Err(HANDFAST_FORKED);
+        let own = Node::new();
+        let works = own.0 != parent.0 && own.open(&own.address()).is_ok();
+        refused && works && handfast_engine_close(own.0) == HANDFAST_OK
+    });
+    assert!(has_succeeded(child));
+    assert_eq!(handfast_engine_close(parent.0), HANDFAST_OK);
+}
+
+/// Two children of a process that has an engine draw numbers of their own: with equal ones, each would
+/// take the other for a forger of its incarnation.
+#[test]
+fn children_of_two_forks_reach_each_other() {
+    let _parent = Node::new();
+    let (addresses, announced) = io::pipe().unwrap();
+    let (mut ending, mut end) = io::pipe().unwrap();
+    let owner = forked(move || {
+        let (mut cache, mut announced) = ([0; 16], announced);
+        let own = Node::new();
+        own.serve(c"cache", &mut cache) == HANDFAST_OK
+            && announced.write_all(own.address().to_bytes_with_nul()).is_ok()
+            && ending.read_exact(&mut [0]).is_ok()
+            && bytes_of(&cache) == [7; 16]
+    });
+    let mut address = Vec::new();
+    BufReader::new(addresses).read_until(0, &mut address).unwrap();
+    let address = CString::from_vec_with_nul(address).unwrap();
+    let user = forked(|| {
+        let mut source = [7; 16];
+        let own = Node::new();
+        let is_registered = own.register(&mut source) == HANDFAST_OK;
+        let mut write = || {
+            let peer = own.open(&address)?;
+            let to = own.segment(peer, c"cache")?.address;
+            let batch = own.submit(peer, &[request(HANDFAST_WRITE, &mut source, to)])?;
+            Ok::<_, i32>(own.wait(batch, HANDFAST_FOREVER))
+        };
+        is_registered && write() == Ok((HANDFAST_OK, 16))
+    });
+    assert!(has_succeeded(user), "it does not reach the other");
+    end.write_all(&[0]).unwrap();
+    assert!(has_succeeded(owner));
+}
+
+/// Runs calls in a child of a fork, which ends within 20 s.
+fn forked(calls: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child makes the calls of the test, and exits without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: ends the child if a call waits.
         unsafe { libc::alarm(20) };
-        let refused = handfast_engine_close(parent.0) == HANDFAST_FORKED
-            && parent.open(c"127.0.0.1:1") == Err(HANDFAST_FORKED);
-        let own = Node::new();
-        let works = own.0 != parent.0 && own.open(&own.address()).is_ok();
-        let closed = handfast_engine_close(own.0) == HANDFAST_OK;
+        let has_succeeded = calls();
         // SAFETY: ends the child.
-        unsafe { libc::_exit(if refused && works && closed { 0 } else { 1 }) };
+        unsafe { libc::_exit(i32::from(!has_succeeded)) };
     }
+    child
+}
+
+/// Whether the calls of a child have succeeded.
+fn has_succeeded(child: libc::pid_t) -> bool {
     let mut status = 0;
     // SAFETY: waits for the child.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
-    assert_eq!(handfast_engine_close(parent.0), HANDFAST_OK);
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    (ended, status) == (child, 0)
 }
 
 /// Names the part of a test in another process.

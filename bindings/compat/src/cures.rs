@@ -162,7 +162,7 @@ mod tests {
         let last = [By::UnknownAuthority, By::Unusable];
         let refused = refusals.into_iter().chain(more).chain(last).map(Refused);
         let faults = faults.into_iter().flat_map(|fault| [Certificate(fault), Own(fault)]);
-        let own = [Unproven, Unopened, OwnName, Name, Addressed, Conflict, Required];
+        let own = [Unproven, Unopened, OwnName, Name, Addressed, Conflict, Itself, Required];
         refused.chain(faults).chain(own).map(Cause::Auth).collect()
     }
 

@@ -64,6 +64,36 @@ print("parent goes on")
 """
         self.assertEqual(run(code), (0, "child: from the child..\nparent goes on\n"))
 
+    def test_children_of_two_forks_reach_each_other(self):
+        """They draw numbers of their own, although their parent has drawn before."""
+        code = """
+import handfast, os
+engine = handfast.Engine(transport="tcp")
+(addresses, announced), (ending, end) = os.pipe(), os.pipe()
+owner = os.fork()
+if owner == 0:
+    own = handfast.Engine(transport="tcp")
+    cache = bytearray(16)
+    mine = own.register(cache)
+    os.write(announced, f"{own.address} {mine.address}\\n".encode())
+    os.read(ending, 1)
+    print("cache:", bytes(cache).decode(), flush=True)
+    os._exit(0)
+os.close(announced)
+address, place = os.fdopen(addresses).readline().split()
+user = os.fork()
+if user == 0:
+    own = handfast.Engine(transport="tcp")
+    source = bytearray(b"from the sibling")
+    with own.register(source):
+        own.peer(address).write(source, int(place))
+    os._exit(0)
+print("user:", os.waitstatus_to_exitcode(os.waitpid(user, 0)[1]), flush=True)
+os.write(end, b"!")
+os.waitpid(owner, 0)
+"""
+        self.assertEqual(run(code), (0, "user: 0\ncache: from the sibling\n"))
+
     def test_interpreter_ends_with_calls_in_flight(self):
         """A daemon thread waits for a peer that never answers."""
         code = """

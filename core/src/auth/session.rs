@@ -117,6 +117,9 @@ pub enum AuthFailure {
     /// The peer has the name or the incarnation of this node, and not both.
     #[error("the peer has the name of this node, or its incarnation under another name")]
     Conflict,
+    /// This node itself answers, at an address that is not its own: the connection was led back.
+    #[error("this node itself answers, at an address that is not its own")]
+    Itself,
     /// The peer requires a key or a certificate, and this node has none.
     #[error(
         "the peer accepts only peers that prove a key or a certificate, and this node has none"
@@ -349,6 +352,7 @@ pub enum AnswerSeen {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outbound {
     expected: Option<NodeName>,
+    is_at_own_address: bool,
     peer: Option<Identity>,
     epoch: u64,
 }
@@ -356,7 +360,14 @@ pub struct Outbound {
 impl Outbound {
     /// Creates the end of a connection to the node of a name, if it is known.
     pub fn new(expected: Option<NodeName>) -> Self {
-        Self { expected, peer: None, epoch: 0 }
+        Self { expected, is_at_own_address: false, peer: None, epoch: 0 }
+    }
+
+    /// The same, and whether the dialled address is one of this node. At another address, and without its
+    /// name, no answer is taken for that of this node: somebody on the path can lead a connection back to
+    /// the node that dials without any key.
+    pub fn at_own_address(self, is_at_own_address: bool) -> Self {
+        Self { is_at_own_address, ..self }
     }
 
     /// The hello, and the key to seal it with or, without one, TLS to send it through; `None` for a
@@ -393,6 +404,9 @@ impl Outbound {
         }
         if policy.own().conflicts_with(&peer) {
             return Err(AuthFailure::Conflict);
+        }
+        if *policy.own() == peer && self.expected.is_none() && !self.is_at_own_address {
+            return Err(AuthFailure::Itself);
         }
         if !self.is_expected(&peer.name) {
             return Err(AuthFailure::Addressed);

@@ -181,7 +181,16 @@ fn dialling_end_accepts_the_addressed_node_alone() {
     assert_eq!(answered(None, opened("a", 5)), Err(AuthFailure::Conflict));
     assert_eq!(answered(None, opened("b", 1)), Err(AuthFailure::Conflict), "its incarnation");
     assert_eq!(answered(Some("b"), opened("b", 1)), Err(AuthFailure::Conflict));
-    assert_eq!(answered(None, opened("a", 1)), Ok(()), "the node itself");
+    let itself = |expected: Option<&str>, is_own| {
+        let mut end = Outbound::new(expected.map(name)).at_own_address(is_own);
+        end.handle_answer(&keyed, opened("a", 1))
+    };
+    assert_eq!(itself(None, true), Ok(()), "the node itself");
+    assert_eq!(itself(None, false), Err(AuthFailure::Itself), "the connection was led back");
+    assert_eq!(itself(Some("a"), false), Ok(()), "by its name");
+    for is_own in [false, true] {
+        assert_eq!(itself(Some("b"), is_own), Err(AuthFailure::Addressed));
+    }
     assert_eq!(answered(None, AnswerSeen::Nothing), Err(AuthFailure::Unproven));
     assert_eq!(answered(None, AnswerSeen::Unopened), Err(AuthFailure::Unopened));
     let refused = AnswerSeen::Refused(AuthRefusal::NoKeys);

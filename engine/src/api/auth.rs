@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes of a secret.
-const SECRET_BYTES: usize = 32;
+pub(crate) const SECRET_BYTES: usize = 32;
 /// Longest file of keys or of a private key, in bytes.
 pub const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 /// Longest file of certificates, in bytes.

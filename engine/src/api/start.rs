@@ -10,7 +10,7 @@ use crate::control::accept::{Listening, bind_at};
 use crate::control::answer::{Answers, MakingKeys, checksum_turns};
 use crate::control::auth::{Keys, reload};
 use crate::control::inbox::Inbox;
-use crate::control::{Calls, ListenerLimits, serve};
+use crate::control::{Calls, ListenerLimits, OwnAddresses, serve};
 use crate::data::fallback::Fallbacks;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
@@ -251,6 +251,7 @@ impl<N: Net> Parts<N> {
         if let Some(exposure) = &exposure {
             tracing::warn!(%exposure, "the data port is unauthenticated");
         }
+        let own = self.own_addresses(listener.as_ref());
         let (calls, taken) = watch::channel(!self.builder.paused);
         let listening = listener.map(|it| self.listen(it, taken.clone()));
         let mut listeners: Vec<_> = listening.into_iter().collect();
@@ -265,7 +266,7 @@ impl<N: Net> Parts<N> {
         tasks.extend(self.auth_task());
         let (data_path, local) = self.local_target();
         let keys = self.answers.keys.clone();
-        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout, keys);
+        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout, keys, own);
         let local_end = LocalEnd { data_path, target: local.clone() };
         tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
@@ -296,6 +297,12 @@ impl<N: Net> Parts<N> {
 
     fn path(&self) -> NicPath {
         nic_path(&self.answers.name)
+    }
+
+    /// The addresses at which this node may call itself.
+    fn own_addresses(&self, listener: Option<&N::Listener>) -> OwnAddresses {
+        let bound = listener.and_then(|it| self.net.local_address(it).ok());
+        OwnAddresses::new(self.answers.address.clone(), bound, self.net.is_of_host())
     }
 
     /// Starts the task that accepts connections.

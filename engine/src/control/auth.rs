@@ -38,7 +38,7 @@ pub(crate) use tls::certificates;
 
 use certificates::Certificates;
 pub(crate) use proven::Member;
-use proven::{Proved, Proven};
+use proven::{Proved, Proven, Withdrawn};
 
 /// Bytes of a length field.
 const LENGTH_BYTES: usize = 2;
@@ -84,7 +84,7 @@ impl Material {
     /// The proof of a session with a key.
     fn proved(&self, key: usize) -> Option<Proved> {
         let (rule, secret) = (self.policy.keys().get(key)?, self.secrets.get(key)?);
-        Some(Proved::Key { id: rule.id().to_owned(), secret: secret.clone() })
+        Some(Proved::Key { rule: rule.clone(), secret: secret.clone() })
     }
 }
 
@@ -160,8 +160,8 @@ impl Keys {
     }
 
     /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].
-    fn take_withdrawn(&self) -> Vec<NodeName> {
-        self.proven.take_withdrawn(&self.current())
+    fn take_withdrawn(&self, has_changed: bool) -> Withdrawn {
+        self.proven.take_withdrawn(self.current(), has_changed)
     }
 
     /// Whether it is remembered what a peer with a lane proved, as [`Proven::keeps`].
@@ -257,15 +257,14 @@ impl<S: Stream> Spare for Channel<S> {
 }
 
 impl<S: Stream> Channel<S> {
-    /// Begins a connection to the node of a name, if it is known: with keys or certificates, both sides
-    /// prove one.
+    /// Begins a connection: with keys or certificates, both sides prove one.
     pub(super) async fn dial(
         mut stream: S,
         keys: &Keys,
-        expected: Option<NodeName>,
+        mut outbound: Outbound,
         look: &Look,
     ) -> Result<Self, DialError> {
-        let (material, mut outbound) = (keys.current(), Outbound::new(expected));
+        let material = keys.current();
         let policy = &material.policy;
         let Some((key, hello)) = outbound.hello(policy) else {
             return Ok(Self { stream, seal: None, outbound });
@@ -428,6 +427,8 @@ impl Accepted {
             let proof = peer.and_then(|peer| self.proved.under(&current, &peer.name));
             self.inbound.handle_change(&current.policy, proof);
             self.material = current;
+            // A proof that was not accepted for a time is forgotten.
+            self.is_noted = false;
         }
         if !self.inbound.handle_record(&self.material.policy, opened) {
             return frame.and(Err(ReadError::Withdrawn));

@@ -3,9 +3,10 @@
 use super::auth::{Channel, DialError, Keys};
 use super::frame::{OwnedFrame, ReadError};
 use super::kept::Kept;
+use super::own::OwnAddresses;
 use crate::error::{Cause, Error, Stage};
 use handfast_core::NodeName;
-use handfast_core::auth::{AuthFailure, Identity};
+use handfast_core::auth::{AuthFailure, Identity, Outbound};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
 use handfast_core::wire::{DESCRIPTOR_BYTES_MAX, FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind};
@@ -100,6 +101,7 @@ pub(crate) struct Calls<N: Net> {
     runtime: Handle,
     kept: Arc<Kept<Channel<N::Stream>>>,
     keys: Arc<Keys>,
+    own: OwnAddresses,
     look: Look,
     /// For the answers of peers that compute proofs first.
     proofs: Look,
@@ -117,10 +119,10 @@ pub(crate) struct Answered {
 
 impl<N: Net> Calls<N> {
     /// Creates calls on `net` of at most `limit` each. Call within the engine's runtime.
-    pub(crate) fn new(net: N, limit: Duration, keys: Arc<Keys>) -> Arc<Self> {
+    pub(crate) fn new(net: N, limit: Duration, keys: Arc<Keys>, own: OwnAddresses) -> Arc<Self> {
         let (runtime, kept) = (Handle::current(), Kept::new());
         let (look, proofs) = (Look::default(), Look::for_proofs());
-        Arc::new(Self { net, limit, runtime, kept, keys, look, proofs })
+        Arc::new(Self { net, limit, runtime, kept, keys, own, look, proofs })
     }
 
     /// Whether a new connection can be kept: one of another runtime ends with it and progresses only
@@ -199,7 +201,9 @@ impl<N: Net> Calls<N> {
         text: &str,
     ) -> Result<(OwnedFrame, Channel<N::Stream>), CallError> {
         let stream = connect(&self.net, address).await?;
-        let channel = Channel::dial(stream, &self.keys, node, &self.proofs).await;
+        let is_own = !self.keys.is_open() && self.own.contains(address);
+        let outbound = Outbound::new(node).at_own_address(is_own);
+        let channel = Channel::dial(stream, &self.keys, outbound, &self.proofs).await;
         let mut channel = channel.map_err(|error| match error {
             DialError::Auth(failure) => CallError::Auth(failure),
             DialError::Io(error) => CallError::Answer(ReadError::Io(error)),

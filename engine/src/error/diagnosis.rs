@@ -127,6 +127,7 @@ fn of_auth(failure: AuthFailure) -> Id {
         AuthFailure::Refused(AuthRefusal::Name | AuthRefusal::Addressed)
         | AuthFailure::Name
         | AuthFailure::OwnName
+        | AuthFailure::Itself
         | AuthFailure::Addressed => ids::AUTH_NAME,
         AuthFailure::Refused(AuthRefusal::Conflict) | AuthFailure::Conflict => ids::HOSTNAME_DUP,
     }

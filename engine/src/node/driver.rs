@@ -29,7 +29,7 @@ use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::{LimitReached, NicLimit};
 use handfast_transport_tcp::Net;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
@@ -349,12 +349,18 @@ impl<N: Net> Driver<N> {
         token
     }
 
-    /// Ends every lane to a node, with its consent.
+    /// Ends every lane to a node, with its consent. Work that waits for one demands another.
     fn end_lanes(&mut self, of: &Peers) {
         let now = self.parts.clock.now();
         let paths = self.parts.node.lifecycles().map(|(_, _, path, _)| path.clone());
-        let paths: Vec<_> = paths.filter(|path| of(&path.node)).collect();
-        paths.into_iter().for_each(|it| self.parts.node.handle_input(now, Input::Close(it)));
+        let paths: BTreeSet<_> = paths.filter(|path| of(&path.node)).collect();
+        for path in paths {
+            let has_work = self.parts.registry.runs_on(&path).iter().any(|it| !it.has_no_work());
+            self.parts.node.handle_input(now, Input::Close(path.clone()));
+            if has_work && self.shutdown.is_none() {
+                self.parts.node.handle_input(now, Input::Open(path));
+            }
+        }
     }
 
     fn drain(&mut self) {

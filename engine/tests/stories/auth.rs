@@ -2,7 +2,8 @@
 
 use crate::directory::Table;
 use crate::helpers::{
-    Owner, PATIENCE, Relay, counted, failed_open, free_port, port_that, user, write_and_check,
+    Owner, PATIENCE, Relay, content, counted, failed_open, free_port, port_of, port_that, user,
+    write_and_check,
 };
 use handfast::auth::{Administrators, AuthFailure, AuthRefusal, GrantsRequest, TrustGroups};
 use handfast::metadata::MetadataOptions;
@@ -10,7 +11,7 @@ use handfast::metrics::HelloRefusal;
 use handfast::rdma::RdmaOptions;
 use handfast::{
     AuthOptions, Builder, Cause, Engine, EngineLimits, EngineTiming, Error, Grant, Memory, Side,
-    TransportChoice,
+    Stage, TransportChoice,
 };
 use handfast_core::auth::AUTH_MAGIC;
 use handfast_core::mooncake::{Notification, PROBE_QUESTION};
@@ -94,6 +95,26 @@ async fn nodes_with_a_key_move_bytes() {
         }
     }
     assert_eq!(owner.engine.counters().connections_unproven, 0);
+    user.close().await;
+}
+
+/// Somebody on the path leads the call of a node back to the node, which needs no key: the call fails, and
+/// the node's own memory is not taken for the peer's. The node still calls itself at its own address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_that_is_led_back_to_its_node_fails() {
+    let relay = Relay::start().await;
+    let (node, user) = (owner_with(&[OLD]).await, user_with(&[OLD]).await);
+    relay.lead_to(port_of(node.engine.address()));
+    let led = format!("{}/cache", relay.address);
+    user.open(&*led).await.expect("the relay leads to the node");
+    let error = failed_open(&node.engine, &led).await;
+    assert_eq!((failure(&error), error.stage()), (AuthFailure::Itself, Stage::Metadata));
+    assert_eq!(error.diagnosis_id(), ids::AUTH_NAME);
+    let failures = node.engine.warm(&[&relay.address]).await;
+    assert_eq!(failures.iter().map(failure).collect::<Vec<_>>(), [AuthFailure::Itself]);
+    assert_eq!(content(&node.memory, 0, BYTES), vec![0; BYTES]);
+    let segment = node.engine.open(&node.segment()).await.unwrap();
+    write_and_check(&segment, &node.memory, 10_000, 1).await;
     user.close().await;
 }
 

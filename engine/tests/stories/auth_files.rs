@@ -2,11 +2,15 @@
 //! restart.
 
 use crate::certificates::{Authority, Issued};
-use crate::helpers::{Owner, PATIENCE, counted, failed_open, pattern, write_and_check};
+use crate::helpers::{
+    Owner, PATIENCE, Relay, content, counted, failed_open, free_port, pattern, until,
+    write_and_check,
+};
 use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast::mooncake::MooncakeOptions;
 use handfast::{
     AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineTiming, Error, Side, Stage,
+    TransportChoice,
 };
 use handfast_diagnosis::{Id, ids};
 use std::fs::{self, Permissions};
@@ -180,6 +184,51 @@ async fn removed_key_is_refused_at_the_next_call() {
     accepted(&old, &owner, 3).await;
     refused(&new, &owner.segment(), ids::AUTH_KEY).await;
     assert!(owner.engine.counters().connections_unproven > 0);
+}
+
+/// A lane ends with the key that opened it although its peer has proven another one since, and what the
+/// peer has now opens another lane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_ends_with_the_key_that_opened_it() {
+    let (here, there) = (Files::of_keys(&[OLD]), Files::of_keys(&[OLD, NEW]));
+    let owner = Owner::start_from(there.keys(listening()), BYTES).await;
+    let user = here.keys(listening()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    here.put("keys", &[NEW, OLD].concat());
+    taken(&user, Files::of_keys(&[NEW]).keys(Engine::builder())).await;
+    accepted(&user, &owner, 2).await;
+    assert_eq!(owner.engine.counters().life_cycle.ended, 0, "both keys are accepted");
+    there.put("keys", NEW);
+    counted(&owner.engine, "the lane ends", |it| it.life_cycle.ended > 0).await;
+    accepted(&user, &owner, 3).await;
+}
+
+/// A write waits for a lane while the key of the peer is removed, and with it the lane that was being
+/// opened. The write demands another, and ends once the peer answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn write_that_waits_for_a_lane_outlasts_a_rotation() {
+    let (here, there) = (Files::of_keys(&[OLD, NEW]), Files::of_keys(&[OLD, NEW]));
+    let (relay, port) = (Relay::start().await, free_port().await);
+    relay.lead_to(port);
+    let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
+    let builder = builder.advertise(&relay.address).transport(TransportChoice::Tcp);
+    let owner = Owner::start_from(there.keys(builder), BYTES).await;
+    let user = here.keys(Engine::builder()).start().await.unwrap();
+    let segment = user.open(&owner.segment()).await.unwrap();
+    relay.stop();
+    let sent = || relay.beginnings().iter().map(|bytes| 1 + bytes.len()).sum::<usize>();
+    let (before, block) = (sent(), pattern(1_000, 1));
+    let write = async { segment.write(&block.whole(), 0).await };
+    let rotation = async {
+        until("the request for a lane", || sent() > before).await;
+        here.put("keys", NEW);
+        counted(&user, "the lane ends", |it| it.life_cycle.ended > 0).await;
+        relay.resume();
+    };
+    let both = async { tokio::join!(write, rotation) };
+    let (written, ()) = timeout(PATIENCE, both).await.expect("the write ends in time");
+    written.unwrap();
+    assert!(content(&owner.memory, 0, 1_000) == content(&block, 0, 1_000));
 }
 
 /// Bytes move between nodes with certificates, whose names are those of the certificates.

@@ -19,6 +19,7 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         AuthScenario::Crossing
         | AuthScenario::Liar
         | AuthScenario::Passing
+        | AuthScenario::Replaced
         | AuthScenario::SealedAndPlain
         | AuthScenario::SealedAndEarlier
         | AuthScenario::TurnedPlain
@@ -29,6 +30,7 @@ fn faults_max(scenario: AuthScenario) -> u32 {
         | AuthScenario::Withdrawn
         | AuthScenario::Granted
         | AuthScenario::Borrowed
+        | AuthScenario::LedBack
         | AuthScenario::Passed
         | AuthScenario::Sealed
         | AuthScenario::GrantedHost => 1,

@@ -67,7 +67,7 @@ impl AuthWorld {
             return false;
         }
         let policy = self.nodes[node].policy.clone();
-        let hello = AuthHello { from: self.identity(from), to: Some(name(to)) };
+        let hello = AuthHello { from: self.identity(from), to: to.map(name) };
         let presented = self.verified(node, certificate);
         let presented = presented.map(|()| (hello, self.names(certificate, from)));
         if inbound.handle_certificate(&policy, presented).is_err() {
@@ -91,9 +91,8 @@ impl AuthWorld {
         self.wires[wire].sessions[0] = Some(session);
         self.wires[wire].certificates[0] = Some(certificate);
         let (own, run) = (self.nodes[node].certificate.clone(), self.nodes[node].run);
-        let (Some((certificate, _)), Some(to)) = (own, self.wires[wire].ends[1]) else {
-            return Ok(());
-        };
+        let Some((certificate, _)) = own else { return Ok(()) };
+        let to = self.wires[wire].ends[1].filter(|_| !self.setup.by_address);
         self.send(wire, 0, Term::TlsFinish { session, certificate, from: run, to });
         Ok(())
     }
@@ -123,11 +122,13 @@ impl AuthWorld {
         if let Some(keys) = plan.keys_later {
             next = self.started(node, keys, Vec::new());
             next = self.certified(node, next, self.nodes[node].certificate.clone());
+            next.remembered = self.nodes[node].remembered.clone();
         }
         next.certificate = plan.certificate_later.or(next.certificate);
         next.policy = next.policy.at_epoch(self.nodes[node].policy.epoch() + 1);
         next.has_reloaded = true;
         self.nodes[node] = next;
+        self.end_withdrawn(node);
     }
 
     /// A certificate expires, and every node looks at its sessions again.
@@ -137,6 +138,7 @@ impl AuthWorld {
             let epoch = node.policy.epoch() + 1;
             node.policy = node.policy.clone().at_epoch(epoch);
         }
+        (0..self.nodes.len()).for_each(|node| self.end_withdrawn(node));
     }
 
     /// Messages of TLS that the attacker makes: with certificates that it has, and in sessions to
@@ -148,7 +150,7 @@ impl AuthWorld {
         let others = self.claimable(wire, side);
         let certificates = &self.setup.stolen_certificates;
         if side == 1 {
-            let to = self.wires[wire].ends[1].unwrap_or_default();
+            let to = self.wires[wire].ends[1];
             let own = self.wires[wire].sessions[1].filter(|session| session.dialling == OWN);
             let Some(session) = own else { return };
             for from in others {

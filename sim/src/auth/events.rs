@@ -12,6 +12,8 @@ const WIRES_MAX: usize = 6;
 pub enum AuthEvent {
     /// A node dials another.
     Dial(usize),
+    /// The same, and the attacker leads the connection back to the node.
+    DialLedBack(usize),
     /// A message arrives at one side of a connection.
     Deliver(usize, usize),
     /// A message is lost.
@@ -47,6 +49,9 @@ impl MachineWorld for AuthWorld {
         for (dial, tries_left) in self.tries_left.iter().enumerate() {
             if *tries_left > 0 && self.wires.len() < WIRES_MAX {
                 events.push((AuthEvent::Dial(dial), 0));
+                if self.setup.by_address {
+                    events.push((AuthEvent::DialLedBack(dial), 1));
+                }
             }
         }
         for wire in 0..self.wires.len() {
@@ -59,8 +64,9 @@ impl MachineWorld for AuthWorld {
                 events.extend(hellos.map(|hello| (AuthEvent::IntrudeLane(node, hello), 1)));
             }
             let has_changed = self.nodes[node].has_restarted || self.nodes[node].has_reloaded;
+            let may_reload = !has_changed && self.lanes_up() >= plan.reload_after;
             match plan.reload {
-                Some(price) if !has_changed => events.push((AuthEvent::Reload(node), price)),
+                Some(price) if may_reload => events.push((AuthEvent::Reload(node), price)),
                 None if plan.keys_later.is_some() && !has_changed => {
                     events.push((AuthEvent::Restart(node), 1));
                 }
@@ -79,7 +85,8 @@ impl MachineWorld for AuthWorld {
     fn happen(&mut self, (event, price): (AuthEvent, u32)) {
         self.faults_left -= price;
         match event {
-            AuthEvent::Dial(dial) => self.dial(dial),
+            AuthEvent::Dial(dial) => self.dial(dial, self.setup.dials[dial].1),
+            AuthEvent::DialLedBack(dial) => self.dial(dial, self.setup.dials[dial].0),
             AuthEvent::Deliver(wire, side) => self.deliver(wire, side),
             AuthEvent::Drop(wire, side) => {
                 self.wires[wire].inboxes[side].pop_front();
@@ -123,6 +130,10 @@ impl MachineWorld for AuthWorld {
             AuthEvent::Dial(dial) => {
                 let (from, to) = self.setup.dials[dial];
                 format!("node {from} dials node {to}")
+            }
+            AuthEvent::DialLedBack(dial) => {
+                let (from, to) = self.setup.dials[dial];
+                format!("node {from} dials node {to}, and the attacker leads it back to itself")
             }
             AuthEvent::Deliver(wire, side) => {
                 let term = self.wires[wire].inboxes[side].front();

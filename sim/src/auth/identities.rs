@@ -37,8 +37,8 @@ impl AuthWorld {
         claimed.map(|(run, _)| run)
     }
 
-    /// Checks that a node takes no other for itself: it does so with a peer that it accepts and that has its
-    /// incarnation.
+    /// Checks that a node takes no other for itself, as it does with a peer that it accepts and that has its
+    /// incarnation; and that it does not take itself for the other that it dialled.
     pub(super) fn check_itself(&mut self, node: usize, outbound: &Outbound, seen: &AnswerSeen) {
         let (AnswerSeen::Opened(peer) | AnswerSeen::Certified(peer, _)) = seen else { return };
         let own = self.identity(self.nodes[node].run);
@@ -47,6 +47,11 @@ impl AuthWorld {
         if is_accepted && peer.incarnation == own.incarnation && peer.name != own.name {
             let detail = format!("node {node} takes {} for itself", peer.name);
             self.violate(AuthOracle::Mistaken, detail);
+        }
+        // No node dials itself.
+        if answered.is_ok() && *peer == own {
+            let detail = format!("node {node} dials another and takes itself for it");
+            self.violate(AuthOracle::LedBack, detail);
         }
     }
 }

@@ -9,7 +9,7 @@ pub enum AuthOracle {
     Intruder,
     /// A node that has keys calls nobody plain.
     Downgrade,
-    /// A key that a node no longer has opens no session there.
+    /// A key that a node no longer has opens no session there, and no lane that was opened under it is left.
     StaleKey,
     /// A request is served in the name of its sender alone.
     Impersonated,
@@ -22,6 +22,8 @@ pub enum AuthOracle {
     Ungranted,
     /// A node takes no other for itself.
     Mistaken,
+    /// A node that dials another takes no answer for its own.
+    LedBack,
     /// Without an attacker every lane comes up.
     Liveness,
 }

@@ -23,6 +23,8 @@ pub struct NodePlan {
     pub is_earlier: bool,
     /// The price in faults of a change of its files while it runs, in place of a restart.
     pub reload: Option<u32>,
+    /// Lanes that are up before its files change.
+    pub reload_after: usize,
 }
 
 /// The caller of the machines.
@@ -54,12 +56,16 @@ pub enum AuthBackend {
     ChangeForgotten,
     /// It accepts certificates that have expired.
     ExpiryIgnored,
+    /// It remembers of a peer what the peer has proven last.
+    EarlierForgotten,
     /// It ends every session at a change of its files.
     SessionsDropped,
     /// It takes a peer with its own name and incarnation for itself.
     OwnerClaimed,
     /// It takes a peer with its incarnation for itself, under any name.
     IncarnationAlone,
+    /// It takes each address for one of its own.
+    AnyAddressOwn,
     /// It compares patterns of names with the text behind a host.
     TextGranted,
     /// It dials by its key where its certificate has led to no session.
@@ -81,6 +87,8 @@ pub struct AuthSetup {
     pub dials: Vec<(usize, usize)>,
     /// Times that a node tries to open each.
     pub tries_max: u8,
+    /// Nodes dial addresses, and name nobody; the attacker can lead a connection back.
+    pub by_address: bool,
     /// Id, secret and holder's name of keys of the attacker; the holder is a node.
     pub stolen: Vec<(u8, Secret, Option<usize>)>,
     /// Certificates of the attacker.
@@ -116,6 +124,9 @@ pub enum AuthScenario {
     BoundKey,
     /// A key is removed while the node runs, and the attacker has it.
     Removed,
+    /// The dialling node opens a lane by a key that the attacker has as well, and one more by another key,
+    /// which its file has then. The first is removed from the listening node afterwards.
+    Replaced,
     /// Nodes with certificates; the attacker has another node's, and one of a strange authority.
     Certified,
     /// Both nodes get new certificates of the same authority while they run.
@@ -133,6 +144,9 @@ pub enum AuthScenario {
     /// The attacker has the key of all, and answers under the name of the listening node with the
     /// incarnation of the dialling one.
     Borrowed,
+    /// The dialling node knows the address of the other alone, and the attacker, which has no key, can
+    /// lead its connection back to it.
+    LedBack,
     /// A fleet passes from a key to certificates: both nodes have both, and dial each other by different
     /// ones. The attacker has the key.
     Passing,
@@ -148,7 +162,7 @@ pub enum AuthScenario {
 
 impl AuthScenario {
     /// Every scenario.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Opened,
         Self::Crossing,
         Self::TurnedPlain,
@@ -156,6 +170,7 @@ impl AuthScenario {
         Self::Liar,
         Self::BoundKey,
         Self::Removed,
+        Self::Replaced,
         Self::Certified,
         Self::Renewed,
         Self::Withdrawn,
@@ -163,6 +178,7 @@ impl AuthScenario {
         Self::Granted,
         Self::GrantedHost,
         Self::Borrowed,
+        Self::LedBack,
         Self::Passing,
         Self::Passed,
         Self::Sealed,
@@ -179,6 +195,7 @@ impl AuthScenario {
             nodes: vec![group(), group()],
             dials: vec![(0, 1)],
             tries_max: 1,
+            by_address: self == Self::LedBack,
             stolen: Vec::new(),
             stolen_certificates: Vec::new(),
             expiring: Vec::new(),
@@ -196,31 +213,13 @@ impl AuthScenario {
             | Self::GrantedHost
             | Self::Passing
             | Self::Passed => self.certified(plain),
-            Self::Opened => plain,
+            Self::Opened | Self::LedBack => plain,
             Self::Crossing => AuthSetup { dials: vec![(0, 1), (1, 0)], ..plain },
-            Self::TurnedPlain => {
-                let turned = NodePlan { keys_later: Some(Vec::new()), ..group() };
-                AuthSetup { nodes: vec![group(), turned], tries_max: 2, ..plain }
-            }
-            Self::Rotated => {
-                let rotated =
-                    NodePlan { keys_later: Some(vec![(2, 2)]), ..node(&[(2, 2), (1, 1)]) };
-                let stolen = vec![(1, 1, None)];
-                AuthSetup { nodes: vec![node(&[(2, 2)]), rotated], stolen, ..plain }
-            }
-            Self::Removed => {
-                let mut removed = Self::Rotated.setup(faults_max);
-                removed.nodes[1].reload = Some(1);
-                removed
+            Self::TurnedPlain | Self::Rotated | Self::Removed | Self::Replaced => {
+                self.rotated(plain)
             }
             Self::Sealed | Self::SealedAndPlain | Self::SealedAndEarlier => {
-                let seals = NodePlan { seals: true, ..group() };
-                let (other, dials) = match self {
-                    Self::Sealed => (seals.clone(), vec![(0, 1)]),
-                    Self::SealedAndPlain => (group(), vec![(0, 1), (1, 0)]),
-                    _ => (NodePlan { is_earlier: true, ..group() }, vec![(0, 1), (1, 0)]),
-                };
-                AuthSetup { nodes: vec![seals, other], dials, ..plain }
+                self.sealed(&group(), plain)
             }
             Self::Liar => AuthSetup {
                 nodes: vec![group(), group(), group()],
@@ -240,6 +239,50 @@ impl AuthScenario {
                 ..plain
             },
         }
+    }
+
+    /// The worlds of nodes whose keys change.
+    fn rotated(self, plain: AuthSetup) -> AuthSetup {
+        let node = |keys: &[(u8, Secret)], later: &[(u8, Secret)]| NodePlan {
+            keys: keys.to_vec(),
+            keys_later: Some(later.to_vec()),
+            ..NodePlan::default()
+        };
+        let (old, new, stolen) = ((1, 1), (2, 2), vec![(1, 1, None)]);
+        match self {
+            Self::TurnedPlain => {
+                let nodes = vec![plain.nodes[0].clone(), node(&[old], &[])];
+                AuthSetup { nodes, tries_max: 2, ..plain }
+            }
+            Self::Replaced => {
+                let change = |reload_after: usize, of: NodePlan| NodePlan {
+                    reload: Some(0),
+                    reload_after,
+                    ..of
+                };
+                let dialling = change(1, node(&[old], &[new]));
+                let listening = change(2, node(&[new, old], &[new]));
+                AuthSetup { nodes: vec![dialling, listening], tries_max: 2, stolen, ..plain }
+            }
+            _ => {
+                let reload = (self == Self::Removed).then_some(1);
+                let rotated = NodePlan { reload, ..node(&[new, old], &[new]) };
+                let dialling = NodePlan { keys: vec![new], ..NodePlan::default() };
+                AuthSetup { nodes: vec![dialling, rotated], stolen, ..plain }
+            }
+        }
+    }
+
+    /// The worlds of a node that encrypts its lanes.
+    fn sealed(self, group: &NodePlan, plain: AuthSetup) -> AuthSetup {
+        let seals = NodePlan { seals: true, ..group.clone() };
+        let earlier = NodePlan { is_earlier: true, ..group.clone() };
+        let (other, dials) = match self {
+            Self::Sealed => (seals.clone(), vec![(0, 1)]),
+            Self::SealedAndPlain => (group.clone(), vec![(0, 1), (1, 0)]),
+            _ => (earlier, vec![(0, 1), (1, 0)]),
+        };
+        AuthSetup { nodes: vec![seals, other], dials, ..plain }
     }
 
     /// The worlds of nodes with certificates.
@@ -388,4 +431,8 @@ pub const AUTH_VARIANTS: &[AuthEntry] = table! {
         "a node gets no report that one side encrypts and the other does not";
     "AUTH-21" IncarnationAlone: Borrowed with 1 breaks Mistaken,
         "a peer with a node's incarnation under another name is taken for that node by itself";
+    "AUTH-22" EarlierForgotten: Replaced with 0 breaks StaleKey,
+        "a lane outlasts the key that opened it, since its peer has proven another one";
+    "AUTH-23" AnyAddressOwn: LedBack with 1 breaks LedBack,
+        "a node whose call is led back to it takes itself for the peer";
 };

@@ -59,7 +59,7 @@ pub(super) enum Term {
         key: Secret,
         number: Fresh,
         from: Run,
-        to: usize,
+        to: Option<usize>,
     },
     Answer {
         session: Session,
@@ -80,7 +80,7 @@ pub(super) enum Term {
         session: Session,
         certificate: Certificate,
         from: Run,
-        to: usize,
+        to: Option<usize>,
     },
     /// The answer to that hello.
     TlsWelcome {

@@ -3,6 +3,7 @@
 use super::oracle::{AuthOracle, AuthViolation};
 use super::setup::{AuthBackend, AuthSetup};
 use super::term::{Certificate, Content, Fresh, Proof, Run, Secret, Session, Term};
+use super::withdrawn::{Remembered, Shown};
 use handfast_core::auth::{
     AUTH_VERSION, AnswerSeen, AuthHello, AuthMethod, AuthPolicy, Inbound, KeyRule,
     LANE_NONCE_BYTES, LaneEnd, LaneProofs, NamePattern, Outbound, PROOF_TEXT_BYTES,
@@ -30,10 +31,11 @@ pub(super) struct Node {
     pub(super) run: Run,
     pub(super) keys: Vec<(u8, Secret)>,
     /// Keys that its operator wants accepted.
-    allowed: Vec<Secret>,
+    pub(super) allowed: Vec<Secret>,
     /// Its certificate, and the authorities that it trusts.
     pub(super) certificate: Option<(Certificate, Vec<u8>)>,
     pub(super) policy: AuthPolicy,
+    pub(super) remembered: Remembered,
     pub(super) has_restarted: bool,
     pub(super) has_reloaded: bool,
 }
@@ -72,13 +74,17 @@ pub(super) struct Wire {
 
 /// A lane: who offers it to whom, under which secret.
 #[derive(Clone, Copy, Debug, Hash)]
-struct Lane {
-    owner: Run,
-    peer: Run,
+pub(super) struct Lane {
+    pub(super) owner: Run,
+    pub(super) peer: Run,
     secret: Fresh,
-    is_claimed: bool,
+    /// What the peer proved in the session that asked for it.
+    pub(super) shown: Option<Shown>,
+    pub(super) is_claimed: bool,
     /// The dialling side has found its peer.
-    is_up: bool,
+    pub(super) is_up: bool,
+    /// The owner has ended it, with what the peer proved.
+    pub(super) is_ended: bool,
 }
 
 /// Nodes, connections, and everything that the attacker has seen.
@@ -89,7 +95,7 @@ pub struct AuthWorld {
     /// Node and number of every run.
     pub(super) runs: Vec<(usize, u8)>,
     pub(super) wires: Vec<Wire>,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     pub(super) tries_left: Vec<u8>,
     pub(super) expired: BTreeSet<Certificate>,
     pub(super) known: BTreeSet<Term>,
@@ -164,6 +170,7 @@ impl AuthWorld {
             allowed,
             certificate: None,
             policy,
+            remembered: Remembered::default(),
             has_restarted: false,
             has_reloaded: false,
         }
@@ -209,11 +216,12 @@ impl AuthWorld {
         self.setup.backend == backend
     }
 
-    /// A node dials another.
-    pub(super) fn dial(&mut self, dial: usize) {
+    /// A node dials another, and reaches a node.
+    pub(super) fn dial(&mut self, dial: usize, reached: usize) {
         let (from, to) = self.setup.dials[dial];
         self.tries_left[dial] -= 1;
-        let wire = self.connect(Some(from), to, Some(name(to)));
+        let expected = (!self.setup.by_address).then(|| name(to));
+        let wire = self.connect(Some(from), reached, expected);
         let Carries::Calls { outbound, .. } = &self.wires[wire].carries else { return };
         let Some((key, _)) = outbound.hello(&self.nodes[from].policy) else {
             return self.send(wire, 0, Term::Plain);
@@ -233,6 +241,7 @@ impl AuthWorld {
             self.violate(AuthOracle::Downgrade, detail);
         }
         let (secret, run) = (self.nodes[from].keys[key].1, self.nodes[from].run);
+        let to = (!self.setup.by_address).then_some(to);
         self.send(wire, 0, Term::Hello { key: secret, number, from: run, to });
     }
 
@@ -243,8 +252,9 @@ impl AuthWorld {
         to: usize,
         expected: Option<NodeName>,
     ) -> usize {
-        let (outbound, inbound) = (Outbound::new(expected), Inbound::default());
-        self.wire(from, to, Carries::Calls { outbound, inbound, sent: None })
+        // No node dials itself.
+        let outbound = Outbound::new(expected).at_own_address(self.is(AuthBackend::AnyAddressOwn));
+        self.wire(from, to, Carries::Calls { outbound, inbound: Inbound::default(), sent: None })
     }
 
     pub(super) fn wire(&mut self, from: Option<usize>, to: usize, carries: Carries) -> usize {
@@ -274,7 +284,7 @@ impl AuthWorld {
     /// Hellos for lanes of a node that the attacker has seen, and one of its own for each lane.
     pub(super) fn lane_hellos(&self, to: usize) -> Vec<Term> {
         let run = self.nodes[to].run;
-        let is_open = |lane: usize| self.lanes[lane].owner == run && !self.lanes[lane].is_claimed;
+        let is_open = |lane: usize| self.lanes[lane].is_offered_by(run);
         let seen = self.known.iter().copied();
         let seen =
             seen.filter(|term| matches!(term, Term::LaneHello { lane, .. } if is_open(*lane)));
@@ -352,14 +362,14 @@ impl AuthWorld {
             Term::TlsHello { number } => !self.open_tls(wire, node, &mut inbound, number),
             Term::TlsFinish { .. } => !self.finish_tls(wire, node, &mut inbound, term),
             Term::Record { session, end, number, content } => {
-                let proof = self.still_proven(wire, node);
-                inbound.handle_change(&policy, proof);
+                inbound.handle_change(&policy, self.still_proven(wire, node));
                 let is_next = number == self.wires[wire].received[1];
                 let opens = self.wires[wire].sessions[1] == Some(session)
                     && end == LaneEnd::Dialling
                     && (is_next || self.is(AuthBackend::OrderIgnored));
                 let serves = inbound.handle_record(&policy, opens);
                 self.wires[wire].received[1] += u8::from(opens);
+                self.remember(wire, node, &inbound);
                 let identity = |run: Run| self.identity(run);
                 match content {
                     Content::Open { from, seals } if serves => {
@@ -411,7 +421,7 @@ impl AuthWorld {
         node: usize,
         inbound: &mut Inbound,
         policy: &AuthPolicy,
-        (key, from, to): (Secret, Run, usize),
+        (key, from, to): (Secret, Run, Option<usize>),
     ) -> bool {
         let keys = &self.nodes[node].keys;
         let ids = self.setup.stolen.iter().map(|(id, secret, _)| (*id, *secret));
@@ -423,7 +433,7 @@ impl AuthWorld {
             return false;
         };
         let opened = (keys[place].1 == key)
-            .then(|| AuthHello { from: self.identity(from), to: Some(name(to)) });
+            .then(|| AuthHello { from: self.identity(from), to: to.map(name) });
         inbound.handle_hello(policy, opened).is_ok()
     }
 
@@ -431,10 +441,8 @@ impl AuthWorld {
     fn serve(&mut self, wire: usize, node: usize, term: Term, from: Run) {
         let certificate = self.wires[wire].certificates[1];
         let key = self.wires[wire].sessions[1].map(|session| session.key);
-        let is_stale = match certificate {
-            Some(certificate) => self.fault(node, certificate).is_some(),
-            None => key.is_some_and(|key| !self.nodes[node].allowed.contains(&key)),
-        };
+        let shown = self.shown(wire);
+        let is_stale = shown.is_some_and(|shown| self.is_stale(node, shown));
         let is_member = match certificate {
             Some(certificate) => {
                 let stolen = &self.setup.stolen_certificates;
@@ -458,7 +466,15 @@ impl AuthWorld {
             self.violate(AuthOracle::Impersonated, detail);
         }
         let (secret, owner) = (self.draw(), self.nodes[node].run);
-        self.lanes.push(Lane { owner, peer: from, secret, is_claimed: false, is_up: false });
+        self.lanes.push(Lane {
+            owner,
+            peer: from,
+            secret,
+            shown,
+            is_claimed: false,
+            is_up: false,
+            is_ended: false,
+        });
         let seals = self.setup.nodes[node].seals;
         let content = Content::Opened { lane: self.lanes.len() - 1, secret, seals };
         self.seal(wire, 1, content);
@@ -630,8 +646,7 @@ impl AuthWorld {
             (Term::LaneHello { lane: named, number: theirs, seals }, None) => {
                 let offered = self.lanes.get(named).copied();
                 let offered = offered.filter(|_| self.agrees(node, seals));
-                let Some(lane_offered) = offered.filter(|it| it.owner == run && !it.is_claimed)
-                else {
+                let Some(lane_offered) = offered.filter(|it| it.is_offered_by(run)) else {
                     return self.end_wire(wire);
                 };
                 let own = match self.is(AuthBackend::NumberRepeated) {
@@ -648,7 +663,7 @@ impl AuthWorld {
             (Term::Proof(proof), Some(challenged)) => {
                 let Challenged { lane, awaited, was_known, seals } = challenged;
                 let is_valid = proof == awaited || self.is(AuthBackend::LaneUnbound);
-                if is_valid && !self.lanes[lane].is_claimed {
+                if is_valid && self.lanes[lane].is_offered_by(run) {
                     self.lanes[lane].is_claimed = true;
                     self.check_sealed(node, seals);
                     let by = (Term::Proof(awaited), self.lanes[lane].peer);
@@ -723,7 +738,7 @@ impl AuthWorld {
         for (_, key, _) in &self.setup.stolen {
             let names = self.claimable(wire, side);
             if side == 1 {
-                let to = self.wires[wire].ends[1].unwrap_or_default();
+                let to = self.wires[wire].ends[1];
                 forged.extend(names.map(|from| Term::Hello { key: *key, number: OWN, from, to }));
                 let session = self.wires[wire].sessions[1]
                     .filter(|session| session.key == *key && session.dialling == OWN);
@@ -754,7 +769,7 @@ impl AuthWorld {
     /// Whether every lane that was to be opened is up at both ends.
     pub(super) fn at_rest(&self) -> Option<AuthViolation> {
         let is_undisturbed = self.faults_left == self.setup.faults_max;
-        let up = self.lanes.iter().filter(|lane| lane.is_claimed && lane.is_up).count();
+        let up = self.lanes_up();
         let differs = |(from, to): &&(usize, usize)| {
             self.setup.nodes[*from].seals != self.setup.nodes[*to].seals
         };

@@ -5,6 +5,7 @@ use crate::control::auth::Channel;
 use crate::data::regions::{DeviceKeys, ServedRegion};
 use crate::time::{OsEntropy, TokioClock};
 use crate::{AuthOptions, Engine, Memory, Registration};
+use handfast_core::auth::Outbound;
 use handfast_core::policy::{
     AUDIT_REPORTS_PER_SECOND, Access, GRANTS_MAX, Grants, KEY_RETRY_INTERVAL, TrustGroups,
 };
@@ -54,7 +55,8 @@ async fn owner_over_the_network_is_a_peer_by_its_name() {
     let ask = async || {
         let look = Look::default();
         let stream = TcpStream::connect(engine.address()).await.unwrap();
-        let Ok(mut channel) = Channel::dial(stream, &keys, None, &look).await else {
+        let itself = Outbound::new(None).at_own_address(true);
+        let Ok(mut channel) = Channel::dial(stream, &keys, itself, &look).await else {
             panic!("the key allows the name")
         };
         channel.send(FrameKind::Metadata, &asked.encode()).await.unwrap();
@@ -228,7 +230,8 @@ async fn difference_in_encryption_is_refused_with_the_reason() {
         let keys = Keys::of(Some(&options()), &name, Incarnation(7)).unwrap();
         let look = Look::default();
         let stream = TcpStream::connect(engine.address()).await.unwrap();
-        let Ok(mut channel) = Channel::dial(stream, &keys, None, &look).await else {
+        let peer = Outbound::new(None);
+        let Ok(mut channel) = Channel::dial(stream, &keys, peer, &look).await else {
             panic!("the key is accepted")
         };
         let request = Message {

@@ -1,43 +1,30 @@
-//! The last proof of each peer, so that lanes end once it is not accepted any more.
+//! The proofs of each peer, so that lanes end once one of them is not accepted any more.
 
 use super::Material;
 use super::tls::{Chain, end_of};
-use crate::api::auth::Secret;
+use crate::api::auth::{SECRET_BYTES, Secret};
 use handfast_core::NodeName;
-use handfast_core::auth::Proof;
+use handfast_core::auth::{KeyRule, PeerProofs, Proof};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Maximum remembered peers, as many as lanes by default.
-const PROVEN_MAX: usize = 16_384;
-/// Maximum remembered peers of one certificate or key.
-const NAMES_PER_PROOF_MAX: usize = 4_096;
 
 /// The proof of one peer.
 pub(super) enum Proved {
-    Key { id: String, secret: Secret },
+    Key { rule: KeyRule, secret: Secret },
     Certificate(Chain),
 }
 
 impl Proved {
-    /// The holders of it.
-    pub(super) fn member(&self) -> Member {
-        match self {
-            Self::Key { id, .. } => Member::Key(id.as_str().into()),
-            Self::Certificate(chain) => Member::Certificate(end_of(chain).into()),
-        }
-    }
-
     /// The proof under the present keys or certificates, if it is accepted.
     pub(super) fn under(&self, current: &Material, peer: &NodeName) -> Option<Proof> {
         self.is_valid(current).then(|| self.named(current, peer)).flatten()
     }
 
-    /// Whether a certificate is valid now.
+    /// Whether a key is among the present ones, or a certificate is valid now.
     fn is_valid(&self, current: &Material) -> bool {
         match (self, &current.certificates) {
-            (Self::Key { .. }, _) => true,
+            (Self::Key { .. }, _) => self.place(current).is_some(),
             (Self::Certificate(chain), Some(own)) => own.is_valid(chain),
             (Self::Certificate(_), None) => false,
         }
@@ -46,161 +33,127 @@ impl Proved {
     /// The proof, if it is valid.
     fn named(&self, current: &Material, peer: &NodeName) -> Option<Proof> {
         match (self, &current.certificates) {
-            (Self::Key { id, secret }, _) => {
-                let mut all = current.policy.keys().iter().zip(&current.secrets);
-                let place = all.position(|(own, known)| own.id() == id && known.0 == secret.0);
-                place.map(Proof::Key)
-            }
+            (Self::Key { .. }, _) => self.place(current).map(Proof::Key),
             (Self::Certificate(chain), Some(own)) => Some(own.proof(chain, peer)),
             (Self::Certificate(_), None) => None,
         }
     }
+
+    /// The place of the key among the present ones.
+    fn place(&self, current: &Material) -> Option<usize> {
+        let Self::Key { rule, secret } = self else { return None };
+        let mut all = current.policy.keys().iter().zip(&current.secrets);
+        all.position(|(own, known)| own.id() == rule.id() && known.0 == secret.0)
+    }
+
+    /// Whether the valid proof allows the name of a peer now.
+    fn allows(&self, current: &Material, peer: &NodeName) -> bool {
+        self.named(current, peer).is_some_and(|proof| current.policy.allows(proof, peer))
+    }
+
+    /// Whether it allowed the name of a peer when it was shown.
+    fn allowed(&self, current: &Material, peer: &NodeName) -> bool {
+        match self {
+            Self::Key { rule, .. } => rule.covers(peer),
+            Self::Certificate(_) => {
+                self.named(current, peer) == Some(Proof::Certificate { names_peer: true })
+            }
+        }
+    }
+
+    /// The holders of it.
+    pub(super) fn member(&self) -> Member {
+        match self {
+            Self::Key { rule, secret } => Member::Key(Arc::new((rule.clone(), secret.0))),
+            Self::Certificate(chain) => Member::Certificate(end_of(chain).into()),
+        }
+    }
 }
 
-/// The holders of a certificate, by its bytes, or of a key, by its id.
+/// The holders of a certificate, by its bytes, or of a key, by its line.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Member {
-    Key(Arc<str>),
+    Key(Arc<(KeyRule, [u8; SECRET_BYTES])>),
     Certificate(Arc<[u8]>),
 }
 
-struct Peer {
-    /// The number of its last connection.
-    number: u64,
-    /// Its place in the order of its member's names.
-    place: u64,
-    member: Member,
-    /// The key that it proved. Peers with one certificate share its chain, the last that was shown.
-    key: Option<Arc<Proved>>,
-    /// The proof was not accepted at a look.
-    is_withdrawn: bool,
-}
-
-/// The names that a member has proven.
+/// The peers of a node. Those with one certificate share its chain, the last that was shown.
 #[derive(Default)]
-struct Names {
-    chain: Option<Arc<Proved>>,
-    /// The longest unused first.
-    order: BTreeMap<u64, NodeName>,
-}
-
-#[derive(Default)]
-struct Table {
-    peers: BTreeMap<NodeName, Peer>,
-    members: BTreeMap<Member, Names>,
-    next: u64,
-}
-
-impl Table {
-    fn next(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    fn insert(&mut self, name: &NodeName, proved: Arc<Proved>) {
-        self.forget(name);
-        let number = self.next();
-        let member = proved.member();
-        let (key, chain) = match member {
-            Member::Key(_) => (Some(proved), None),
-            Member::Certificate(_) => (None, Some(proved)),
-        };
-        let known = self.members.get_key_value(&member).map(|(known, _)| known.clone());
-        let member = known.unwrap_or(member);
-        self.make_room(&member);
-        let names = self.members.entry(member.clone()).or_default();
-        names.chain = chain;
-        names.order.insert(number, name.clone());
-        let peer = Peer { number, place: number, member, key, is_withdrawn: false };
-        self.peers.insert(name.clone(), peer);
-    }
-
-    /// Forgets a name if the member has as many as it may, or the table is full: one of its own, or
-    /// without any, one of the member with the most.
-    fn make_room(&mut self, member: &Member) {
-        let own = self.members.get(member);
-        let is_full = self.peers.len() >= PROVEN_MAX;
-        if !is_full && own.is_none_or(|own| own.order.len() < NAMES_PER_PROOF_MAX) {
-            return;
-        }
-        let from = own.or_else(|| self.members.values().max_by_key(|names| names.order.len()));
-        let oldest = from.and_then(|names| names.order.values().next().cloned());
-        if let Some(oldest) = oldest {
-            self.forget(&oldest);
-        }
-    }
-
-    fn forget(&mut self, name: &NodeName) {
-        let Some(Peer { place, member, .. }) = self.peers.remove(name) else { return };
-        let Some(names) = self.members.get_mut(&member) else { return };
-        names.order.remove(&place);
-        if names.order.is_empty() {
-            self.members.remove(&member);
-        }
-    }
-
-    fn proved(&self, peer: &Peer) -> Option<Arc<Proved>> {
-        peer.key.clone().or_else(|| self.members.get(&peer.member)?.chain.clone())
-    }
-}
-
-/// The peers of a node.
-#[derive(Default)]
-pub(super) struct Proven(Mutex<Table>);
+pub(super) struct Proven(Mutex<PeerProofs<Member, Arc<Proved>>>);
 
 impl Proven {
-    /// Remembers what a peer proved, in place of what it proved before.
+    /// Remembers what a peer proved, in addition to what it proved before.
     pub(super) fn note(&self, peer: &NodeName, proved: Arc<Proved>) {
-        self.0.lock().insert(peer, proved);
+        let member = proved.member();
+        self.0.lock().note(peer, member, proved);
     }
 
-    /// Whether a peer with a lane is remembered; if so, it is the last of its member's to be forgotten.
+    /// Whether a peer with a lane is remembered, as [`PeerProofs::keeps`].
     pub(super) fn keeps(&self, name: &NodeName) -> bool {
-        let mut table = self.0.lock();
-        let place = table.next();
-        let Table { peers, members, .. } = &mut *table;
-        let Some(peer) = peers.get_mut(name) else { return false };
-        if let Some(names) = members.get_mut(&peer.member) {
-            names.order.remove(&peer.place);
-            names.order.insert(place, name.clone());
-            peer.place = place;
-        }
-        true
+        self.0.lock().keeps(name)
     }
 
-    /// Returns the peers whose proof is not accepted any more, at this look and at the next one, and
-    /// then forgets them: a call that was accepted before may open a lane after the first.
-    pub(super) fn take_withdrawn(&self, current: &Material) -> Vec<NodeName> {
+    /// Looks at every proof; returns the peers of those that are not accepted any more. `has_changed`: the
+    /// files have changed before this look or the one before it.
+    pub(super) fn take_withdrawn(&self, current: Arc<Material>, has_changed: bool) -> Withdrawn {
         let table = self.0.lock();
-        let of = |(name, peer): (&NodeName, &Peer)| {
-            Some((name.clone(), peer.number, table.proved(peer)?))
-        };
-        let all: Vec<_> = table.peers.iter().filter_map(of).collect();
+        let all = table.proofs().map(|(member, proved)| (member.clone(), proved.clone()));
+        let all: Vec<_> = all.collect();
+        let shown = table.shown().map(|(name, member, number)| {
+            let (name, member) = (name.clone(), member.clone());
+            (name, member, number)
+        });
+        let shown: Vec<_> = shown.collect();
         drop(table);
-        // A chain is verified once for all its peers.
-        let mut verified = BTreeMap::new();
-        let mut is_accepted = |name: &NodeName, proved: &Arc<Proved>| {
-            let valid = verified.entry(Arc::as_ptr(proved));
-            let is_valid = *valid.or_insert_with(|| proved.is_valid(current));
-            let proof = is_valid.then(|| proved.named(current, name)).flatten();
-            proof.is_some_and(|proof| current.policy.allows(proof, name))
+        // Without the lock: a chain is verified once for all its peers.
+        let verified = all.into_iter().map(|(member, proved)| {
+            let is_valid = proved.is_valid(&current);
+            (member, (proved, is_valid))
+        });
+        let verified: BTreeMap<_, _> = verified.collect();
+        let is_accepted = |name: &NodeName, member: &Member| {
+            let found = verified.get(member);
+            found.is_some_and(|(proved, is_valid)| *is_valid && proved.allows(&current, name))
         };
-        let mut taken = Vec::new();
-        for (name, number, proved) in all {
-            if is_accepted(&name, &proved) {
-                continue;
+        let looks: Vec<_> =
+            shown.iter().map(|(name, member, _)| is_accepted(name, member)).collect();
+        let mut table = self.0.lock();
+        let displaced = table.displaced().filter_map(|member| verified.get(member).cloned());
+        // The names of a valid proof change with the files alone.
+        let displaced = displaced.filter(|(_, is_valid)| has_changed || !is_valid).collect();
+        let is_everybody = has_changed && table.has_forgotten();
+        let mut names = BTreeSet::new();
+        for ((name, member, number), is_accepted) in shown.into_iter().zip(looks) {
+            if table.handle_look(&name, &member, number, is_accepted) {
+                names.insert(name);
             }
-            let mut table = self.0.lock();
-            // A peer that has proven something else meanwhile stays.
-            let Some(peer) = table.peers.get_mut(&name).filter(|it| it.number == number) else {
-                continue;
-            };
-            if std::mem::replace(&mut peer.is_withdrawn, true) {
-                table.forget(&name);
-            }
-            taken.push(name);
         }
-        taken
+        Withdrawn { names, displaced, is_everybody, current }
+    }
+}
+
+/// The peers whose lanes may have been opened under what is not accepted any more.
+pub(super) struct Withdrawn {
+    names: BTreeSet<NodeName>,
+    /// Proofs of which names are not remembered, and whether they are valid.
+    displaced: Vec<(Arc<Proved>, bool)>,
+    /// Proofs were forgotten with all their names.
+    is_everybody: bool,
+    current: Arc<Material>,
+}
+
+impl Withdrawn {
+    /// Those that are remembered.
+    pub(super) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.names.iter()
+    }
+
+    pub(super) fn contains(&self, peer: &NodeName) -> bool {
+        let has_ended = |(proved, is_valid): &(Arc<Proved>, bool)| {
+            let is_accepted = *is_valid && proved.allows(&self.current, peer);
+            !is_accepted && proved.allowed(&self.current, peer)
+        };
+        self.is_everybody || self.names.contains(peer) || self.displaced.iter().any(has_ended)
     }
 }
 
@@ -208,38 +161,63 @@ impl Proven {
 mod tests {
     use super::*;
     use handfast_core::Incarnation;
-    use handfast_core::auth::{AuthPolicy, Identity, KeyRule};
+    use handfast_core::auth::{AuthPolicy, Identity, NAMES_PER_PROOF_MAX, NamePattern, PROVEN_MAX};
 
     fn name(number: usize) -> NodeName {
         NodeName::new(&format!("n{number}")).unwrap()
     }
 
+    fn rule(id: &str, names: &[&str]) -> KeyRule {
+        KeyRule::new(id, names.iter().map(|name| NamePattern::new(name).unwrap()).collect())
+            .unwrap()
+    }
+
+    fn proved_as(rule: &KeyRule, secret: u8) -> Arc<Proved> {
+        Arc::new(Proved::Key { rule: rule.clone(), secret: Secret([secret; 32]) })
+    }
+
     fn proved(id: &str, secret: u8) -> Arc<Proved> {
-        Arc::new(Proved::Key { id: id.into(), secret: Secret([secret; 32]) })
+        proved_as(&rule(id, &[]), secret)
     }
 
-    fn material(id: &str, secret: u8) -> Material {
+    fn material_of(keys: &[(KeyRule, u8)]) -> Arc<Material> {
         let own = Identity { name: name(0), incarnation: Incarnation(1) };
-        let policy = AuthPolicy::new(own, vec![KeyRule::new(id, Vec::new()).unwrap()]).unwrap();
-        Material { policy, secrets: vec![Secret([secret; 32])], certificates: None }
+        let policy = AuthPolicy::new(own, keys.iter().map(|(rule, _)| rule.clone()).collect());
+        let secrets = keys.iter().map(|(_, secret)| Secret([*secret; 32])).collect();
+        Arc::new(Material { policy: policy.unwrap(), secrets, certificates: None })
     }
 
-    /// A removed key, another secret under its id, and no other change, withdraw the proof of a peer. It
-    /// is told at two looks, unless the peer proves what is accepted between them.
+    fn material(id: &str, secret: u8) -> Arc<Material> {
+        material_of(&[(rule(id, &[]), secret)])
+    }
+
+    /// A removed key, or another secret under its id, and no other change, withdraw the proof of a peer,
+    /// also of one that has proven another key since. It is reported at two looks, unless the peer proves
+    /// what is accepted between them.
     #[test]
     fn peers_of_a_removed_key_are_told_at_two_looks() {
         let proven = Proven::default();
         proven.note(&name(1), proved("old", 1));
         proven.note(&name(2), proved("old", 1));
         proven.note(&name(2), proved("new", 2));
-        let take = |id, secret| proven.take_withdrawn(&material(id, secret));
-        assert!(take("old", 1) == [name(2)] && take("old", 1) == [name(2)]);
-        assert!(take("old", 1).is_empty() && proven.0.lock().peers.len() == 1);
-        assert!(take("old", 3) == [name(1)]);
-        proven.note(&name(1), proved("old", 3));
-        assert!(take("old", 3).is_empty());
-        assert!(take("old", 4) == [name(1)] && take("old", 4) == [name(1)]);
-        assert!(take("old", 4).is_empty() && proven.0.lock().members.is_empty());
+        let take = |materials: &[(&str, u8)]| {
+            let keys: Vec<_> = materials.iter().map(|(id, it)| (rule(id, &[]), *it)).collect();
+            let withdrawn = proven.take_withdrawn(material_of(&keys), true);
+            withdrawn.names().cloned().collect::<Vec<_>>()
+        };
+        assert!(take(&[("old", 1), ("new", 2)]).is_empty());
+        for _ in 0..2 {
+            assert!(take(&[("new", 2)]) == [name(1), name(2)], "whatever was proven since");
+        }
+        assert!(take(&[("new", 2)]).is_empty() && proven.0.lock().shown().count() == 1);
+        assert!(take(&[("new", 3)]) == [name(2)]);
+        proven.note(&name(2), proved("new", 3));
+        assert!(take(&[("new", 3)]) == [name(2)], "its lane may be of the earlier secret");
+        assert!(take(&[("new", 3)]).is_empty());
+        for _ in 0..2 {
+            assert!(take(&[("new", 4)]) == [name(2)]);
+        }
+        assert!(take(&[("new", 4)]).is_empty() && proven.0.lock().proofs().count() == 0);
     }
 
     fn certificate(end: u8, more: usize) -> Arc<Proved> {
@@ -247,94 +225,65 @@ mod tests {
         Arc::new(Proved::Certificate(chain.map(Into::into).collect()))
     }
 
-    fn note_all(proven: &Proven, names: std::ops::Range<usize>, proved: &Arc<Proved>) {
-        names.for_each(|number| proven.note(&name(number), proved.clone()));
-    }
-
-    fn known(proven: &Proven, names: std::ops::Range<usize>) -> usize {
-        let table = proven.0.lock();
-        names.filter(|number| table.peers.contains_key(&name(*number))).count()
-    }
-
-    /// A name past the limit of its key or certificate takes the place of the one that is unused the
-    /// longest. A connection is a use, and so is a lane at a look.
+    /// The holder of a key can displace a name of it from memory, by others that it proves. The lanes of
+    /// the displaced name end with the key nonetheless, also if the name has proven another one.
     #[test]
-    fn names_of_one_proof_displace_its_oldest_alone() {
-        for own in [proved("own", 1), certificate(1, 0)] {
-            let proven = Proven::default();
-            let others = PROVEN_MAX..PROVEN_MAX + 2;
-            note_all(&proven, others.clone(), &proved("other", 2));
-            note_all(&proven, 0..NAMES_PER_PROOF_MAX, &own);
-            assert_eq!(known(&proven, 0..NAMES_PER_PROOF_MAX), NAMES_PER_PROOF_MAX, "at the limit");
-            proven.note(&name(0), own.clone());
-            assert!(proven.keeps(&name(1)) && !proven.keeps(&name(NAMES_PER_PROOF_MAX)));
-            note_all(&proven, NAMES_PER_PROOF_MAX..PROVEN_MAX, &own);
-            let first = PROVEN_MAX - NAMES_PER_PROOF_MAX;
-            assert_eq!(
-                (known(&proven, 0..first), known(&proven, first..PROVEN_MAX)),
-                (0, NAMES_PER_PROOF_MAX)
-            );
-            assert_eq!(known(&proven, others), 2, "of another");
-        }
+    fn name_that_its_own_key_displaced_ends_with_the_key() {
+        let (old, bound) = (rule("old", &["n*"]), rule("old", &["n1"]));
+        let other = (rule("new", &[]), 2);
         let proven = Proven::default();
-        note_all(&proven, 0..NAMES_PER_PROOF_MAX, &certificate(1, 0));
-        proven.note(&name(0), certificate(1, 0));
-        assert!(proven.keeps(&name(1)));
-        proven.note(&name(PROVEN_MAX), certificate(1, 0));
-        assert_eq!((known(&proven, 0..3), known(&proven, 2..3)), (2, 0));
+        proven.note(&name(0), proved_as(&old, 1));
+        proven.note(&name(0), proved("new", 2));
+        let stranger = NodeName::new("stranger").unwrap();
+        proven.note(&stranger, proved("new", 2));
+        (1..=NAMES_PER_PROOF_MAX).for_each(|it| proven.note(&name(it), proved_as(&old, 1)));
+        let take = |keys: &[(KeyRule, u8)]| {
+            let withdrawn = proven.take_withdrawn(material_of(keys), true);
+            (withdrawn.contains(&name(0)), withdrawn.contains(&stranger))
+        };
+        assert_eq!(take(&[(old.clone(), 1), other.clone()]), (false, false));
+        assert_eq!(take(&[(bound, 1), other.clone()]), (true, false), "not its name any more");
+        for look in 0..2 {
+            assert_eq!(take(std::slice::from_ref(&other)), (true, false), "look {look}");
+        }
+        assert_eq!(take(std::slice::from_ref(&other)), (false, false));
     }
 
-    /// In a full table a member displaces its own oldest name, and one without any that of the member
-    /// with the most.
+    /// A full table forgets proofs that have one name each. After a change of the files every lane ends
+    /// then, and none by the time alone.
     #[test]
-    fn full_table_displaces_own_names_then_those_of_the_largest() {
+    fn forgotten_proofs_end_every_lane_at_a_change() {
         let proven = Proven::default();
-        let many = PROVEN_MAX / NAMES_PER_PROOF_MAX;
-        let names_of =
-            |member: usize| member * NAMES_PER_PROOF_MAX..(member + 1) * NAMES_PER_PROOF_MAX;
-        for member in 0..many {
-            note_all(&proven, names_of(member), &certificate(member as u8, 0));
+        for number in 0..PROVEN_MAX {
+            let end = number.to_le_bytes().to_vec();
+            proven.note(&name(number), Arc::new(Proved::Certificate(vec![end.into()])));
         }
-        assert_eq!(known(&proven, 0..PROVEN_MAX), PROVEN_MAX, "at the limit");
-        // Under another's proof: the largest lose no name.
-        proven.note(&name(0), certificate(100, 0));
-        proven.note(&name(PROVEN_MAX), certificate(100, 0));
-        assert_eq!(known(&proven, 0..PROVEN_MAX + 1), PROVEN_MAX);
-        assert!(!proven.keeps(&name(0)) && proven.keeps(&name(PROVEN_MAX)), "its own");
-        proven.note(&name(PROVEN_MAX + 1), certificate(101, 0));
-        let left: Vec<_> = (0..many).map(|member| known(&proven, names_of(member))).collect();
-        assert_eq!(left.iter().sum::<usize>(), PROVEN_MAX - 2);
-        assert_eq!(left[0], NAMES_PER_PROOF_MAX - 1, "it was not the largest");
-        assert!(proven.keeps(&name(PROVEN_MAX)) && proven.keeps(&name(PROVEN_MAX + 1)));
+        proven.note(&name(0), proved("new", 2));
+        for (has_changed, ends) in [(true, true), (false, false)] {
+            let withdrawn = proven.take_withdrawn(material("new", 2), has_changed);
+            assert_eq!(withdrawn.contains(&NodeName::new("anybody").unwrap()), ends);
+        }
     }
 
-    /// Peers with one certificate share the chain that was shown last, however many names they have;
-    /// it goes with the last of them.
+    /// Peers with one certificate share the chain that was shown last, however many names they have.
     #[test]
     fn chain_of_a_certificate_is_kept_once() {
         let proven = Proven::default();
-        let chain = certificate;
-        let last = chain(1, 2);
+        let last = certificate(1, 2);
         for number in 0..100 {
-            proven.note(&name(number), chain(1, number % 3));
+            proven.note(&name(number), certificate(1, number % 3));
         }
         proven.note(&name(100), last.clone());
-        proven.note(&name(101), chain(2, 0));
+        proven.note(&name(101), certificate(2, 0));
         let table = proven.0.lock();
-        assert_eq!((table.peers.len(), table.members.len()), (102, 2));
-        let all: Vec<_> = table.peers.values().filter_map(|it| table.proved(it)).collect();
-        assert_eq!(all.iter().filter(|proved| Arc::ptr_eq(proved, &last)).count(), 101);
-        drop(table);
-        proven.note(&name(101), proved("old", 1));
-        for number in 0..=100 {
-            assert!(proven.keeps(&name(number)));
-            let table = proven.0.lock();
-            let chains = table.members.values().filter(|it| it.chain.is_some()).count();
-            assert_eq!(chains, 1);
-            drop(table);
-            proven.note(&name(number), proved("old", 1));
-        }
-        assert!(proven.0.lock().members.values().all(|it| it.chain.is_none()));
-        assert!(!proven.keeps(&name(102)));
+        assert_eq!((table.shown().count(), table.proofs().count()), (102, 2));
+        assert!(table.proofs().any(|(_, proved)| Arc::ptr_eq(proved, &last)));
+        let ends: Vec<_> = table.shown().map(|(_, member, _)| member).collect();
+        let bytes = |member: &Member| match member {
+            Member::Certificate(bytes) => Arc::as_ptr(bytes).cast::<u8>(),
+            Member::Key(_) => panic!("a key"),
+        };
+        let distinct: BTreeSet<_> = ends.into_iter().map(bytes).collect();
+        assert_eq!(distinct.len(), 2, "the bytes too");
     }
 }

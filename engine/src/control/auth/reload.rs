@@ -10,7 +10,6 @@ use crate::time::Clock;
 use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
 use handfast_core::{Duration, Instant, NodeName};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use tracing::{info, warn};
 
@@ -38,11 +37,11 @@ pub(crate) async fn watch(mut parts: WatchParts) {
     let mut reported: Vec<Option<String>> = vec![None; parts.parts.len()];
     let mut checked_at = parts.clock.now();
     let mut read_at = checked_at;
-    // A call that was accepted before a change may open a lane after it: there is a second look.
-    let mut ends_again = false;
+    // A call that was accepted before a change may open a lane after it: the proofs are looked at again then.
+    let mut second: Option<u64> = None;
     loop {
         let look = read_at.0.saturating_add(interval.0);
-        let check = checked_at.0.saturating_add(RECHECK_INTERVAL.0);
+        let check = second.unwrap_or(checked_at.0.saturating_add(RECHECK_INTERVAL.0));
         parts.clock.sleep_until(Instant(look.min(check))).await;
         let (looks, mut has_changed) = (parts.clock.now().0 >= look, false);
         if looks {
@@ -55,18 +54,16 @@ pub(crate) async fn watch(mut parts: WatchParts) {
         }
         let Some(keys) = parts.keys.upgrade() else { return };
         let now = parts.clock.now();
-        let is_due = now.0.saturating_sub(checked_at.0) >= RECHECK_INTERVAL.0;
+        let is_due = now.0 >= check;
         if is_due {
             checked_at = now;
             recheck(&keys);
         }
-        let is_after_change = has_changed || looks && ends_again;
+        let is_after_change = has_changed || second.is_some();
         if is_after_change || is_due {
-            // Without a change a key stays valid, and a certificate does not.
-            let ends_unknown = is_after_change || keys.current().certificates.is_some();
-            end_withdrawn(keys, ends_unknown, &parts.commands).await;
+            end_withdrawn(keys, is_after_change, &parts.commands).await;
         }
-        ends_again = if looks { has_changed } else { ends_again };
+        second = has_changed.then(|| now.0.saturating_add(interval.0.min(RECHECK_INTERVAL.0)));
     }
 }
 
@@ -95,15 +92,17 @@ fn use_changed(
     has_changed
 }
 
-/// Ends the lanes of peers that proved what is not accepted any more, and with `ends_unknown` of those
-/// whose proof is not remembered. They may open others by what is accepted.
-async fn end_withdrawn(keys: Arc<Keys>, ends_unknown: bool, commands: &Commands) {
+/// Ends the lanes of peers that have ever proven what is not accepted any more, and of those whose proofs are
+/// not remembered. They may open others by what is accepted.
+async fn end_withdrawn(keys: Arc<Keys>, is_after_change: bool, commands: &Commands) {
+    // Without a change a key stays valid, and a certificate does not.
+    let ends_unknown = is_after_change || keys.current().certificates.is_some();
     let taking = keys.clone();
     // A verification for each certificate.
-    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn()).await;
-    let taken: BTreeSet<NodeName> = taken.unwrap_or_default().into_iter().collect();
-    for peer in &taken {
-        info!(%peer, "its key or certificate is not accepted any more: its lanes end");
+    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn(is_after_change)).await;
+    let Ok(taken) = taken else { return };
+    for peer in taken.names() {
+        info!(%peer, "a key or certificate of it is not accepted any more: its lanes end");
     }
     let of = Box::new(move |peer: &NodeName| {
         let is_known = keys.keeps(peer);

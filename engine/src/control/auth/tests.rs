@@ -38,7 +38,7 @@ async fn session() -> (Channel<TcpStream>, Accepted, TcpStream) {
         (Accepted::begin(&mut far, &keys("b", 2)).await.unwrap(), far)
     });
     let look = Look::default();
-    let channel = Channel::dial(near, &keys("a", 1), None, &look).await;
+    let channel = Channel::dial(near, &keys("a", 1), Outbound::new(None), &look).await;
     let (accepted, far) = accepting.await.unwrap();
     let Ok(channel) = channel else { panic!("the session opens") };
     (channel, accepted, far)
@@ -183,7 +183,7 @@ async fn member_that_lies_about_its_name_is_refused() {
         async move {
             let look = Look::default();
             let stream = TcpStream::connect(&address).await.unwrap();
-            let channel = Channel::dial(stream, &keys("liar", 9), None, &look).await;
+            let channel = Channel::dial(stream, &keys("liar", 9), Outbound::new(None), &look).await;
             let Ok(mut channel) = channel else { panic!("it has the key") };
             channel.send(FrameKind::Connection, &message.encode()).await.unwrap();
             let answer = channel.receive(&look, LIMIT).await.unwrap();

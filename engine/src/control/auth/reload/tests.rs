@@ -65,8 +65,9 @@ async fn ended(told: &mut UnboundedReceiver<Command>) -> Option<crate::command::
     }
 }
 
-/// The lanes of a peer whose key is removed end at the next look and once more at the one after it,
-/// those of a peer whose proof was forgotten as well, and those of others stay.
+/// The lanes of a peer whose key is removed end at the next look and once more at the one after it, also
+/// if the peer has proven another key since; those of a peer whose proof was forgotten as well, and those
+/// of others stay.
 #[tokio::test(start_paused = true)]
 async fn lanes_of_withdrawn_and_forgotten_peers_end_at_two_looks() {
     let directory = tempfile::tempdir().unwrap();
@@ -74,7 +75,7 @@ async fn lanes_of_withdrawn_and_forgotten_peers_end_at_two_looks() {
     put(&file, &[OLD, NEW].concat());
     let options = AuthOptions::psk_file(&file).unwrap();
     let (keys, mut told, _) = watched(&options, "own");
-    for (peer, place) in [("a", 0), ("b", 1)] {
+    for (peer, place) in [("a", 0), ("b", 1), ("both", 0), ("both", 1)] {
         let proved = keys.current().proved(place).unwrap();
         keys.proven.note(&name(peer), Arc::new(proved));
     }
@@ -82,7 +83,7 @@ async fn lanes_of_withdrawn_and_forgotten_peers_end_at_two_looks() {
     put(&file, NEW);
     for look in 0..2 {
         let of = ended(&mut told).await.unwrap_or_else(|| panic!("look {look}"));
-        assert!(of(&name("a")) && of(&name("forgotten")), "look {look}");
+        assert!(of(&name("a")) && of(&name("both")) && of(&name("forgotten")), "look {look}");
         assert!(!of(&name("b")), "look {look}");
     }
     assert!(ended(&mut told).await.is_none(), "twice");

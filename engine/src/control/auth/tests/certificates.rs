@@ -52,7 +52,7 @@ async fn meet(
         (Accepted::begin(&mut far, &b).await, far)
     });
     let to = to.map(|to| NodeName::new(to).unwrap());
-    let dialled = Channel::dial(near, &a, to, &Look::default()).await;
+    let dialled = Channel::dial(near, &a, Outbound::new(to), &Look::default()).await;
     let dialled = dialled.map_err(|error| match error {
         DialError::Auth(failure) => failure,
         DialError::Io(error) => panic!("{error}"),
