@@ -3,6 +3,7 @@
 use super::{Accepted, Channel, Keys, LENGTH_BYTES, Seal, noise};
 use crate::api::auth::{AuthOptions, invalid};
 use crate::error::Error;
+use handfast_core::auth::Outbound;
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameKind};
 use handfast_core::{Incarnation, NodeName};
 use handfast_transport_tcp::{Look, Stream};
@@ -51,7 +52,7 @@ impl Nodes {
             Accepted::begin(&mut far, accepting).await.ok()
         };
         let (dialled, accepted) =
-            tokio::join!(Channel::dial(near, dialling, None, &look), accepted);
+            tokio::join!(Channel::dial(near, dialling, Outbound::new(None), &look), accepted);
         let (dialled, accepted) = (dialled.ok()?, accepted?);
         Some([(End(dialled.seal?), dialled.stream), (End(accepted.seal), far)])
     }
