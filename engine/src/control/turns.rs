@@ -122,7 +122,7 @@ mod tests {
     type Waiting = Pin<Box<dyn Future<Output = Result<Turn, NoPlace>>>>;
 
     fn member(id: &str) -> Asker {
-        Some(Member::Key(id.into()))
+        Some(Member::of_key(id))
     }
 
     fn poll(waiting: &mut Waiting) -> Poll<Result<Turn, NoPlace>> {

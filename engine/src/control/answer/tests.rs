@@ -130,7 +130,7 @@ async fn checksums_of_one_key_leave_room_for_others() {
     let served = register.serve(memory.whole()).unwrap();
     let (answers, question) = (&engine.shared().answers, question(&engine));
     let Ok(turn) = answers.checksums.take(None).await else { panic!("a turn is free") };
-    let greedy = Some(Member::Key("k".into()));
+    let greedy = Some(Member::of_key("k"));
     let mut waiting: Vec<_> = (0..CHECKSUMS_WAITING_MAX)
         .map(|_| Box::pin(answers.checksum(&question, Requester::Anybody, greedy.clone())))
         .collect();

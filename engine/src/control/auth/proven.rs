@@ -77,6 +77,14 @@ pub(crate) enum Member {
     Certificate(Arc<[u8]>),
 }
 
+#[cfg(test)]
+impl Member {
+    /// The holders of a key that allows every name.
+    pub(crate) fn of_key(id: &str) -> Self {
+        Self::Key(Arc::new((KeyRule::new(id, Vec::new()).unwrap(), [0; SECRET_BYTES])))
+    }
+}
+
 /// The peers of a node. Those with one certificate share its chain, the last that was shown.
 #[derive(Default)]
 pub(super) struct Proven(Mutex<PeerProofs<Member, Arc<Proved>>>);
