@@ -15,7 +15,7 @@ mod world;
 
 pub use events::ConnectionEvent;
 pub use oracle::{ConnectionOracle, ConnectionViolation};
-pub use setup::{ConnectionScenario, ConnectionSetup};
+pub use setup::{ConnectionScenario, ConnectionSetup, Establishment};
 #[cfg(feature = "variants")]
 pub use variants::{CONNECTION_VARIANTS, ConnectionEntry};
 pub use world::ConnectionWorld;

@@ -2,6 +2,7 @@
 
 use super::link::{Message, Place};
 use super::oracle::{ConnectionOracle, ConnectionViolation};
+use super::setup::Establishment;
 use super::world::ConnectionWorld;
 use crate::machine_world::MachineWorld;
 use handfast_core::Lifecycle;
@@ -26,14 +27,20 @@ pub enum ConnectionEvent {
     Lose(usize, usize),
     /// A connect request is repeated.
     Repeat(usize),
+    /// A lane is prepared for its connection.
+    Prepared(usize, Lifecycle),
+    /// The preparation of a lane fails.
+    Unprepared(usize, Lifecycle),
+    /// The call by which a side dialled or accepted fails.
+    Fail(usize, usize),
     /// A connected node posts a write.
-    Post(usize, Lifecycle),
+    Post(usize, Lifecycle, u16),
     /// A write lands.
-    Land(usize, Lifecycle),
-    /// The last work of a queue pair that was stopped has ended.
+    Land(usize, Lifecycle, u16),
+    /// The last work of a lane that was stopped has ended.
     Drained(usize, Lifecycle),
     /// The device reports that the other end is gone.
-    Break(usize, Lifecycle),
+    Break(usize, Lifecycle, u16),
     /// The timer of a connection expires.
     Timer(usize),
     /// A request of another peer arrives.
@@ -42,6 +49,8 @@ pub enum ConnectionEvent {
     Close(usize),
     /// A node is killed and starts again.
     Restart(usize),
+    /// The device of a node is removed.
+    Remove(usize),
     /// A stranger dials a node.
     ForgeRequest(usize),
     /// A stranger answers a request.
@@ -93,25 +102,28 @@ impl MachineWorld for ConnectionWorld {
                 let message = self.links[link].inboxes[1][0];
                 self.links[link].inboxes[1].push(message);
             }
-            ConnectionEvent::Post(node, lifecycle) => {
-                if let Some(pair) = self.nodes[node].pairs.get_mut(&lifecycle) {
+            ConnectionEvent::Prepared(node, lifecycle) => self.prepare(node, lifecycle, true),
+            ConnectionEvent::Unprepared(node, lifecycle) => self.prepare(node, lifecycle, false),
+            ConnectionEvent::Fail(link, side) => self.fail(link, side),
+            ConnectionEvent::Post(node, lifecycle, place) => {
+                if let Some(pair) = self.nodes[node].pairs.get_mut(&(lifecycle, place)) {
                     (pair.has_posted, pair.is_outstanding) = (true, true);
                 }
             }
-            ConnectionEvent::Land(node, lifecycle) => {
-                if let Some(pair) = self.nodes[node].pairs.get_mut(&lifecycle) {
+            ConnectionEvent::Land(node, lifecycle, place) => {
+                if let Some(pair) = self.nodes[node].pairs.get_mut(&(lifecycle, place)) {
                     pair.is_outstanding = false;
                 }
             }
             ConnectionEvent::Drained(node, lifecycle) => {
-                if let Some(pair) = self.nodes[node].pairs.get_mut(&lifecycle) {
-                    pair.is_outstanding = false;
+                for ((of, _), pair) in &mut self.nodes[node].pairs {
+                    pair.is_outstanding &= *of != lifecycle;
                 }
                 self.nodes[node].machine.handle_drained(lifecycle);
                 self.drain(node);
             }
-            ConnectionEvent::Break(node, lifecycle) => {
-                self.break_off(Place { node, run: self.nodes[node].run, lifecycle });
+            ConnectionEvent::Break(node, lifecycle, place) => {
+                self.break_off(Place { node, run: self.nodes[node].run, lifecycle, place });
             }
             ConnectionEvent::Timer(node) => self.expire(node),
             ConnectionEvent::HearOther(node) => self.hear_other(node),
@@ -120,6 +132,7 @@ impl MachineWorld for ConnectionWorld {
                 self.retire(node);
             }
             ConnectionEvent::Restart(node) => self.restart(node),
+            ConnectionEvent::Remove(node) => self.remove_device(node),
             ConnectionEvent::ForgeRequest(node) => self.forge_request(node),
             ConnectionEvent::ForgeAnswer(link) => self.forge_answer(link),
         }
@@ -156,7 +169,12 @@ impl MachineWorld for ConnectionWorld {
             let side = if side == 0 { "dialler" } else { "listener" };
             format!("{kind} of connection {link} for its {side}")
         };
-        let pair = |node: usize, lifecycle: Lifecycle| format!("node {node} {lifecycle:?}");
+        let lane = |node: usize, lifecycle: Lifecycle| format!("node {node} {lifecycle:?}");
+        let pair =
+            |node: usize, lifecycle: Lifecycle, place: u16| match self.setup.queue_pairs[node] {
+                1 => lane(node, lifecycle),
+                _ => format!("{}, queue pair {place},", lane(node, lifecycle)),
+            };
         match event {
             ConnectionEvent::Open(node) => format!("node {node} opens"),
             ConnectionEvent::Hear(at) => format!("arrives: {}", tell(at)),
@@ -167,14 +185,21 @@ impl MachineWorld for ConnectionWorld {
             ConnectionEvent::Repeat(link) => {
                 format!("the request of connection {link} is repeated")
             }
-            ConnectionEvent::Post(node, of) => format!("{} posts a write", pair(node, of)),
-            ConnectionEvent::Land(node, of) => format!("the write of {} lands", pair(node, of)),
-            ConnectionEvent::Drained(node, of) => format!("{} is drained", pair(node, of)),
-            ConnectionEvent::Break(node, of) => format!("{} fails", pair(node, of)),
+            ConnectionEvent::Prepared(node, of) => format!("{} is prepared", lane(node, of)),
+            ConnectionEvent::Unprepared(node, of) => format!("{} is not prepared", lane(node, of)),
+            ConnectionEvent::Fail(link, 0) => format!("connection {link} cannot be dialled"),
+            ConnectionEvent::Fail(link, _) => format!("connection {link} cannot be accepted"),
+            ConnectionEvent::Post(node, of, at) => format!("{} posts a write", pair(node, of, at)),
+            ConnectionEvent::Land(node, of, at) => {
+                format!("the write of {} lands", pair(node, of, at))
+            }
+            ConnectionEvent::Drained(node, of) => format!("{} is drained", lane(node, of)),
+            ConnectionEvent::Break(node, of, at) => format!("{} fails", pair(node, of, at)),
             ConnectionEvent::HearOther(node) => format!("node {node} hears another peer's request"),
             ConnectionEvent::Timer(node) => format!("the timer of node {node} expires"),
             ConnectionEvent::Close(node) => format!("node {node} closes"),
             ConnectionEvent::Restart(node) => format!("node {node} is killed and starts again"),
+            ConnectionEvent::Remove(node) => format!("the device of node {node} is removed"),
             ConnectionEvent::ForgeRequest(node) => format!("a stranger dials node {node}"),
             ConnectionEvent::ForgeAnswer(link) => format!("a stranger answers connection {link}"),
         }
@@ -182,10 +207,11 @@ impl MachineWorld for ConnectionWorld {
 }
 
 impl ConnectionWorld {
-    /// Whether no message is on its way.
+    /// Whether no message is on its way, and no preparation under way.
     fn is_quiet(&self) -> bool {
         let is_idle = |link: &super::link::Link| link.inboxes.iter().all(Vec::is_empty);
-        self.tells.is_empty() && self.links.iter().all(is_idle)
+        let prepares = self.nodes.iter().any(|node| !node.preparing.is_empty());
+        self.tells.is_empty() && self.links.iter().all(is_idle) && !prepares
     }
 
     fn push_node(&self, number: usize, events: &mut Vec<(ConnectionEvent, u32)>) {
@@ -195,7 +221,10 @@ impl ConnectionWorld {
         }
         if let Some(current) = node.current {
             let lifecycle = current.own.pair.lifecycle;
-            if node.pairs.get(&lifecycle).is_some_and(|pair| !pair.is_established) {
+            let used = self.setup.queue_pairs[0].min(self.setup.queue_pairs[1]);
+            let is_open =
+                |place| node.pairs.get(&(lifecycle, place)).is_some_and(|it| it.is_established);
+            if !(0..used).all(is_open) {
                 let price = u32::from(!self.is_quiet());
                 events.push((ConnectionEvent::Timer(number), price));
             }
@@ -209,6 +238,13 @@ impl ConnectionWorld {
         if self.setup.closes[number] && node.wants && node.current.is_some() {
             events.push((ConnectionEvent::Close(number), 0));
         }
+        for lifecycle in &node.preparing {
+            events.push((ConnectionEvent::Prepared(number, *lifecycle), 0));
+            events.push((ConnectionEvent::Unprepared(number, *lifecycle), 1));
+        }
+        if self.setup.may_be_removed && node.has_device {
+            events.push((ConnectionEvent::Remove(number), 1));
+        }
         if self.setup.may_restart && node.run < RESTARTS_MAX {
             events.push((ConnectionEvent::Restart(number), 1));
         }
@@ -216,39 +252,49 @@ impl ConnectionWorld {
 
     fn push_pairs(&self, node: usize, events: &mut Vec<(ConnectionEvent, u32)>) {
         let run = self.nodes[node].run;
-        for (lifecycle, pair) in &self.nodes[node].pairs {
-            if pair.is_draining {
-                events.push((ConnectionEvent::Drained(node, *lifecycle), 0));
+        let pairs = &self.nodes[node].pairs;
+        for (&(lifecycle, number), pair) in pairs {
+            let mut of_lane = pairs.range((lifecycle, 0)..=(lifecycle, u16::MAX));
+            if number == 0 && of_lane.all(|(_, pair)| pair.is_draining) {
+                events.push((ConnectionEvent::Drained(node, lifecycle), 0));
             }
             if pair.is_outstanding {
-                events.push((ConnectionEvent::Land(node, *lifecycle), 0));
+                events.push((ConnectionEvent::Land(node, lifecycle, number), 0));
             }
             if !pair.is_established {
                 continue;
             }
             if !pair.has_posted {
-                events.push((ConnectionEvent::Post(node, *lifecycle), 0));
+                events.push((ConnectionEvent::Post(node, lifecycle, number), 0));
             }
-            let place = Place { node, run, lifecycle: *lifecycle };
+            let place = Place { node, run, lifecycle, place: number };
             let other = pair.link.and_then(|link| self.other(link, place));
             let other = other.and_then(|other| self.queue_pair(other));
             if other.is_none_or(|other| other.is_draining) {
-                events.push((ConnectionEvent::Break(node, *lifecycle), 0));
+                events.push((ConnectionEvent::Break(node, lifecycle, number), 0));
             }
         }
     }
 
     fn push_link(&self, number: usize, events: &mut Vec<(ConnectionEvent, u32)>) {
         let link = &self.links[number];
+        let is_last_message = self.setup.establishment == Establishment::LastMessage;
         for side in 0..2 {
             let Some(first) = link.inboxes[side].first() else { continue };
             events.push((ConnectionEvent::Deliver(number, side), 0));
-            if !matches!(first, Message::Unreachable) {
+            // The listener's own event is none of the network's.
+            let is_own = !is_last_message && matches!(first, Message::Ready);
+            if !matches!(first, Message::Unreachable) && !is_own {
                 events.push((ConnectionEvent::Lose(number, side), 1));
             }
         }
+        for side in (0..2).filter(|side| self.may_fail(number, *side)) {
+            events.push((ConnectionEvent::Fail(number, side), 1));
+        }
         if let [Message::Request(_)] = link.inboxes[1][..] {
-            events.push((ConnectionEvent::Repeat(number), 1));
+            if is_last_message {
+                events.push((ConnectionEvent::Repeat(number), 1));
+            }
             if self.setup.has_stranger && !link.is_forged {
                 events.push((ConnectionEvent::ForgeAnswer(number), 1));
             }

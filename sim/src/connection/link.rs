@@ -12,6 +12,8 @@ pub(super) struct Place {
     pub(super) node: usize,
     pub(super) run: u8,
     pub(super) lifecycle: Lifecycle,
+    /// Its place in the lifecycle's set.
+    pub(super) place: u16,
 }
 
 /// The device's view of a queue pair.
@@ -32,6 +34,7 @@ pub(super) enum Message {
     Request(Bytes),
     Accept(Bytes),
     Reject(Option<Bytes>),
+    /// The connection is established: the dialler's last message, or the listener's own event.
     Ready,
     Disconnect,
     /// The connection manager has given up.
@@ -46,7 +49,7 @@ pub(super) struct Link {
     pub(super) is_forged: bool,
     /// The listening node, and the queue pair that the dialler means.
     pub(super) listener: usize,
-    pub(super) meant: Option<Pair>,
+    pub(super) meant: Option<(Pair, u16)>,
     /// The request has come to a program.
     pub(super) is_delivered: bool,
     /// Messages on their way to the dialler and to the listener.

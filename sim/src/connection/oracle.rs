@@ -36,7 +36,7 @@ impl ConnectionWorld {
 
     /// Checks a queue pair that is about to be dialled or accepted with.
     pub(super) fn check_use(&mut self, place: Place) {
-        let pair = self.nodes[place.node].pairs.get(&place.lifecycle).copied();
+        let pair = self.nodes[place.node].pairs.get(&(place.lifecycle, place.place)).copied();
         let is_fresh = pair.is_some_and(|pair| pair.uses == 0 && !pair.is_draining);
         if !is_fresh {
             let detail = format!("{place:?} is connected, and is not fresh");
@@ -51,7 +51,7 @@ impl ConnectionWorld {
         if link.is_forged {
             let detail = format!("{place:?} accepts a stranger");
             self.violate(ConnectionOracle::Stranger, detail);
-        } else if link.meant != Some(pair) {
+        } else if link.meant != Some((pair, place.place)) {
             let detail = format!("{place:?} accepts a request that means {:?}", link.meant);
             self.violate(ConnectionOracle::Agreement, detail);
         }
@@ -60,8 +60,8 @@ impl ConnectionWorld {
     /// Checks a queue pair that its machine calls established.
     pub(super) fn check_established(&mut self, place: Place, id: ConnectionId) {
         let node = &self.nodes[place.node];
-        let known = node.machine.peer(id).map(|peer| peer.pair);
-        let Some(pair) = node.pairs.get(&place.lifecycle) else { return };
+        let known = node.machine.peer(id).map(|peer| (peer.pair, peer.place));
+        let Some(pair) = node.pairs.get(&(place.lifecycle, place.place)) else { return };
         if pair.is_established {
             let detail = format!("{place:?} is established twice");
             return self.violate(ConnectionOracle::EndsOnce, detail);
@@ -74,7 +74,7 @@ impl ConnectionWorld {
                 let detail = format!("{place:?} is established with a stranger");
                 self.violate(ConnectionOracle::Stranger, detail);
             }
-            Some(other) if known != Some(self.pair_of(other)) => {
+            Some(other) if known != Some((self.pair_of(other), other.place)) => {
                 let detail = format!("{place:?} takes {other:?} for {known:?}");
                 self.violate(ConnectionOracle::Agreement, detail);
             }
@@ -84,8 +84,10 @@ impl ConnectionWorld {
 
     /// Checks a lane that its machine calls connected.
     pub(super) fn check_open(&mut self, node: usize, lifecycle: Lifecycle) {
-        let pair = self.nodes[node].pairs.get(&lifecycle);
-        if !pair.is_some_and(|pair| pair.is_established) {
+        let used = self.setup.queue_pairs[0].min(self.setup.queue_pairs[1]);
+        let pairs = &self.nodes[node].pairs;
+        let is_open = |place| pairs.get(&(lifecycle, place)).is_some_and(|it| it.is_established);
+        if !(0..used).all(is_open) {
             let detail = format!("{lifecycle:?} of node {node} opens, and is not connected");
             self.violate(ConnectionOracle::FabricLaw, detail);
         }
@@ -100,7 +102,7 @@ impl ConnectionWorld {
 
     /// Checks a queue pair that is about to be destroyed.
     pub(super) fn check_destroy(&mut self, place: Place) {
-        match self.nodes[place.node].pairs.get(&place.lifecycle) {
+        match self.nodes[place.node].pairs.get(&(place.lifecycle, place.place)) {
             None => {
                 let detail = format!("{place:?} is destroyed twice");
                 self.violate(ConnectionOracle::EndsOnce, detail);
@@ -119,22 +121,25 @@ impl ConnectionWorld {
         Some(Violation { oracle: ConnectionOracle::Liveness, detail })
     }
 
-    /// A queue pair that is kept and not connected, or announced and gone.
+    /// A queue pair that is kept and not connected, or announced and gone. One without a counterpart is kept
+    /// as long as the others of its lane.
     fn held(&self, node: usize) -> Option<String> {
         let run = self.nodes[node].run;
         let announced = self.nodes[node].current.map(|current| current.own.pair.lifecycle);
-        let gone = announced.filter(|lifecycle| !self.nodes[node].pairs.contains_key(lifecycle));
-        if let Some(lifecycle) = gone {
+        let is_kept = |lifecycle| self.nodes[node].pairs.keys().any(|(of, _)| *of == lifecycle);
+        if let Some(lifecycle) = announced.filter(|lifecycle| !is_kept(*lifecycle)) {
             return Some(format!("node {node} announces {lifecycle:?}, whose queue pair is gone"));
         }
-        self.nodes[node].pairs.iter().find_map(|(lifecycle, pair)| {
-            let place = Place { node, run, lifecycle: *lifecycle };
+        let used = self.setup.queue_pairs[0].min(self.setup.queue_pairs[1]);
+        self.nodes[node].pairs.iter().find_map(|(&(lifecycle, number), pair)| {
+            let place = Place { node, run, lifecycle, place: number };
             let other = pair.link.and_then(|link| self.other(link, place));
             let is_joined = pair.is_established
                 && other.is_some_and(|other| {
                     self.queue_pair(other).is_some_and(|it| it.is_established)
                 });
-            (!is_joined).then(|| format!("{place:?} is kept, and is not connected"))
+            let is_spare = number >= used && announced == Some(lifecycle);
+            (!is_joined && !is_spare).then(|| format!("{place:?} is kept, and is not connected"))
         })
     }
 

@@ -3,11 +3,34 @@
 use handfast_core::Incarnation;
 use handfast_core::connection::{ANNOUNCING_PEERS_MAX, LaneConnections};
 
+/// What makes a connection an established one at its listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Establishment {
+    /// The dialler's last message: InfiniBand and RoCE.
+    LastMessage,
+    /// The listener's own answer, before the dialler has it: iWARP, over a TCP connection that repeats and
+    /// loses no message but all.
+    OwnAnswer,
+}
+
+impl Establishment {
+    /// Each of them.
+    pub const ALL: [Self; 2] = [Self::LastMessage, Self::OwnAnswer];
+}
+
 /// A world before its first event.
 #[derive(Clone, Debug)]
 pub struct ConnectionSetup {
     /// Builds the machine of a run.
     pub build: fn(Incarnation) -> LaneConnections,
+    /// What the devices take for an established connection.
+    pub establishment: Establishment,
+    /// Queue pairs of each node's lanes.
+    pub queue_pairs: [u16; 2],
+    /// A node's own calls may fail, at a fault each.
+    pub may_fail: bool,
+    /// A node's device may be removed, at a fault.
+    pub may_be_removed: bool,
     /// Nodes that want a connection.
     pub opens: [bool; 2],
     /// Nodes whose dials do not arrive.
@@ -28,6 +51,14 @@ pub struct ConnectionSetup {
     pub faults_max: u32,
 }
 
+impl ConnectionSetup {
+    /// The same world with other devices.
+    #[must_use]
+    pub fn on(self, establishment: Establishment) -> Self {
+        Self { establishment, ..self }
+    }
+}
+
 /// Worlds of connections by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionScenario {
@@ -43,26 +74,41 @@ pub enum ConnectionScenario {
     BothBlocked,
     /// Both open, and either closes.
     Closed,
+    /// The lower node opens, and closes.
+    OneCloses,
     /// The higher node opens, and either restarts.
     Restarted,
     /// The lower node opens, and a stranger dials and answers.
     Stranger,
     /// The lower node opens, requests of another peer arrive at both, and a node knows one peer at a time.
     Crowded,
+    /// The lower node opens, and calls of either fail.
+    CallsFail,
+    /// The higher node opens, and either's device is removed.
+    Removed,
+    /// The lower node opens a lane of two queue pairs.
+    TwoPairs,
+    /// The higher node opens a lane of two queue pairs, and the lower has one.
+    FewerPairs,
 }
 
 impl ConnectionScenario {
     /// Every scenario.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 14] = [
         Self::LowerOpens,
         Self::HigherOpens,
         Self::BothOpen,
         Self::LowerBlocked,
         Self::BothBlocked,
         Self::Closed,
+        Self::OneCloses,
         Self::Restarted,
         Self::Stranger,
         Self::Crowded,
+        Self::CallsFail,
+        Self::Removed,
+        Self::TwoPairs,
+        Self::FewerPairs,
     ];
 
     /// The world of a scenario. Past two faults, which are for random schedules, a run has one lifecycle
@@ -73,8 +119,14 @@ impl ConnectionScenario {
         faults_max: u32,
     ) -> ConnectionSetup {
         let opens = match self {
-            Self::LowerOpens | Self::LowerBlocked | Self::Stranger | Self::Crowded => [true, false],
-            Self::HigherOpens | Self::Restarted => [false, true],
+            Self::LowerOpens
+            | Self::LowerBlocked
+            | Self::Stranger
+            | Self::Crowded
+            | Self::CallsFail
+            | Self::OneCloses
+            | Self::TwoPairs => [true, false],
+            Self::HigherOpens | Self::Restarted | Self::Removed | Self::FewerPairs => [false, true],
             Self::BothOpen | Self::BothBlocked | Self::Closed => [true, true],
         };
         let is_blocked = match self {
@@ -82,12 +134,21 @@ impl ConnectionScenario {
             Self::BothBlocked => [true, true],
             _ => [false, false],
         };
+        let queue_pairs = match self {
+            Self::TwoPairs => [2, 2],
+            Self::FewerPairs => [1, 2],
+            _ => [1, 1],
+        };
         let is_crowded = self == Self::Crowded;
         ConnectionSetup {
             build,
+            establishment: Establishment::LastMessage,
+            queue_pairs,
+            may_fail: self == Self::CallsFail,
+            may_be_removed: self == Self::Removed,
             opens,
             is_blocked,
-            closes: [self == Self::Closed; 2],
+            closes: [self == Self::Closed || self == Self::OneCloses, self == Self::Closed],
             has_stranger: self == Self::Stranger,
             may_restart: self == Self::Restarted,
             others: u8::from(is_crowded),

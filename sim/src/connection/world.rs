@@ -3,14 +3,14 @@
 
 use super::link::{Bytes, Kind, Link, Message, Place, QueuePair, Tell};
 use super::oracle::{ConnectionOracle, ConnectionViolation};
-use super::setup::ConnectionSetup;
+use super::setup::{ConnectionSetup, Establishment};
 use handfast_core::connection::{
     AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput, Content, LaneConnections,
     LaneOutput, LaneProgress, PrivateData, RequestId, Token,
 };
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport_sim::Encoder;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +27,11 @@ const OTHER: &str = "other";
 pub(super) struct Node {
     pub(super) run: u8,
     pub(super) machine: LaneConnections,
-    pub(super) pairs: BTreeMap<Lifecycle, QueuePair>,
+    /// By lifecycle and place in its set.
+    pub(super) pairs: BTreeMap<(Lifecycle, u16), QueuePair>,
+    /// Lanes that are being prepared for their connection.
+    pub(super) preparing: BTreeSet<Lifecycle>,
+    pub(super) has_device: bool,
     pub(super) wants: bool,
     pub(super) lifecycles: u64,
     /// The lifecycle that is announced, connecting or connected.
@@ -90,7 +94,8 @@ impl ConnectionWorld {
     /// The queue pair at a place, if its run lives.
     pub(super) fn queue_pair(&self, place: Place) -> Option<&QueuePair> {
         let node = &self.nodes[place.node];
-        if node.run == place.run { node.pairs.get(&place.lifecycle) } else { None }
+        let is_there = node.run == place.run;
+        node.pairs.get(&(place.lifecycle, place.place)).filter(|_| is_there)
     }
 
     pub(super) fn other(&self, link: usize, place: Place) -> Option<Place> {
@@ -104,7 +109,8 @@ impl ConnectionWorld {
     /// Whether a node may begin a lifecycle.
     pub(super) fn may_open(&self, node: usize) -> bool {
         let node = &self.nodes[node];
-        node.wants && node.current.is_none() && node.lifecycles < self.setup.lifecycles_max
+        let is_able = node.has_device && node.lifecycles < self.setup.lifecycles_max;
+        node.wants && node.current.is_none() && is_able
     }
 
     /// A node announces a lifecycle and asks for the peer's.
@@ -115,8 +121,9 @@ impl ConnectionWorld {
 
     fn announce(&mut self, number: usize) -> Option<Current> {
         let lifecycles_max = self.setup.lifecycles_max;
+        let count = self.setup.queue_pairs[number];
         let node = &mut self.nodes[number];
-        if node.lifecycles >= lifecycles_max {
+        if node.lifecycles >= lifecycles_max || !node.has_device {
             return None;
         }
         node.lifecycles += 1;
@@ -124,10 +131,11 @@ impl ConnectionWorld {
         let token = 1 + node.lifecycles as u128 + 16 * u128::from(node.run) + 256 * number as u128;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + number as u16));
         let peer = Some(NAMES[1 - number]);
-        let numbers = [queue_pair_number(lifecycle)];
+        let numbers: Vec<u32> =
+            (0..count).map(|place| queue_pair_number(lifecycle, place)).collect();
         let own = node.machine.announce(lifecycle, &numbers, peer, (address, Token(token)));
         let own = own.expect("the lifecycle is new");
-        node.pairs.insert(lifecycle, QueuePair::default());
+        node.pairs.extend((0..count).map(|place| ((lifecycle, place), QueuePair::default())));
         node.current = Some(Current { own, echoed: None, bound: None, owes: false });
         node.current
     }
@@ -139,7 +147,7 @@ impl ConnectionWorld {
         let pair = Pair { incarnation: Incarnation(99), lifecycle: Lifecycle(1) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let announcement = Announcement { address, pair, token: Token(9_999), asks: false };
-        node.machine.handle_announcement(Some(OTHER), announced(announcement));
+        node.machine.handle_announcement(Some(OTHER), announced(announcement, 1));
     }
 
     fn tell(&mut self, tell: Tell) {
@@ -175,8 +183,8 @@ impl ConnectionWorld {
         let Some(known) = self.nodes[to].current.as_mut() else { return };
         known.echoed = Some(from);
         if tell.kind == Kind::Request {
-            let machine = &mut self.nodes[to].machine;
-            machine.handle_announcement(Some(NAMES[1 - to]), announced(tell.announced));
+            let lane = announced(tell.announced, self.setup.queue_pairs[1 - to]);
+            self.nodes[to].machine.handle_announcement(Some(NAMES[1 - to]), lane);
             let (kind, echo) = (Kind::Reply, Some(from));
             return self.tell(Tell { to: 1 - to, kind, announced: current.own, echo });
         }
@@ -184,7 +192,8 @@ impl ConnectionWorld {
             known.bound = Some(from);
             known.owes = tell.kind == Kind::Reply;
             let lifecycle = current.own.pair.lifecycle;
-            let connected = self.nodes[to].machine.connect(lifecycle, &announced(tell.announced));
+            let lane = announced(tell.announced, self.setup.queue_pairs[1 - to]);
+            let connected = self.nodes[to].machine.connect(lifecycle, &lane);
             if connected.is_err() {
                 // An earlier pair of the peer has been accepted: a connect that fails ends the lane.
                 self.nodes[to].reports += 1;
@@ -231,12 +240,13 @@ impl ConnectionWorld {
         if self.nodes[place.node].run != place.run {
             return;
         }
-        let id = ConnectionId { lifecycle: place.lifecycle, place: 0 };
+        let is_last_message = self.setup.establishment == Establishment::LastMessage;
+        let id = id_of(place);
         let machine = &mut self.nodes[place.node].machine;
         match message {
             Message::Accept(data) => {
                 machine.handle_established(id, &data);
-                if machine.peer(id).is_some() {
+                if machine.peer(id).is_some() && is_last_message {
                     self.send(link, side, Message::Ready);
                 }
             }
@@ -279,7 +289,10 @@ impl ConnectionWorld {
             self.links[link].inboxes[to].push(message);
         } else if matches!(message, Message::Accept(_) | Message::Ready) {
             // Nobody answers.
-            self.links[link].inboxes[side].push(Message::Unreachable);
+            self.links[link].inboxes[side].push(match self.setup.establishment {
+                Establishment::LastMessage => Message::Unreachable,
+                Establishment::OwnAnswer => Message::Disconnect,
+            });
         }
     }
 
@@ -288,6 +301,9 @@ impl ConnectionWorld {
         let mut rejected = Vec::new();
         while let Some(output) = self.nodes[number].machine.poll_output() {
             match output {
+                LaneOutput::Prepare { lifecycle } if self.setup.may_fail => {
+                    self.nodes[number].preparing.insert(lifecycle);
+                }
                 LaneOutput::Prepare { lifecycle } => {
                     self.nodes[number].machine.handle_prepared(lifecycle);
                 }
@@ -307,7 +323,13 @@ impl ConnectionWorld {
 
     fn perform(&mut self, number: usize, output: ConnectionOutput) {
         let run = self.nodes[number].run;
-        let place = |id: ConnectionId| Place { node: number, run, lifecycle: id.lifecycle };
+        let place = |id: ConnectionId| Place {
+            node: number,
+            run,
+            lifecycle: id.lifecycle,
+            place: id.place,
+        };
+        let key = |id: ConnectionId| (id.lifecycle, id.place);
         match output {
             ConnectionOutput::Dial { id, data } => self.dial(place(id), &data),
             ConnectionOutput::Accept { id, request, data } => {
@@ -319,20 +341,20 @@ impl ConnectionWorld {
             }
             ConnectionOutput::Established { id } => {
                 self.check_established(place(id), id);
-                if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                if let Some(pair) = self.nodes[number].pairs.get_mut(&key(id)) {
                     pair.is_established = true;
                 }
             }
             ConnectionOutput::Failed { id, .. } => self.on_failed(number, id.lifecycle),
             ConnectionOutput::Disconnect { id } => self.disconnect(place(id)),
             ConnectionOutput::Drain { id } => {
-                if let Some(pair) = self.nodes[number].pairs.get_mut(&id.lifecycle) {
+                if let Some(pair) = self.nodes[number].pairs.get_mut(&key(id)) {
                     (pair.is_draining, pair.is_established) = (true, false);
                 }
             }
             ConnectionOutput::Destroy { id } => {
                 self.check_destroy(place(id));
-                self.nodes[number].pairs.remove(&id.lifecycle);
+                self.nodes[number].pairs.remove(&key(id));
             }
         }
     }
@@ -340,7 +362,8 @@ impl ConnectionWorld {
     fn dial(&mut self, place: Place, data: &PrivateData) {
         self.check_use(place);
         let peer = 1 - place.node;
-        let meant = self.nodes[place.node].current.and_then(|current| current.bound);
+        let bound = self.nodes[place.node].current.and_then(|current| current.bound);
+        let meant = bound.map(|pair| (pair, place.place));
         let link = Link {
             ends: [Some(place), None],
             is_forged: false,
@@ -365,10 +388,14 @@ impl ConnectionWorld {
         self.links[link].ends[1] = Some(place);
         self.bind(place, link);
         self.send(link, 1, Message::Accept(data.encode()));
+        let is_sent = matches!(self.links[link].inboxes[0].last(), Some(Message::Accept(_)));
+        if is_sent && self.setup.establishment == Establishment::OwnAnswer {
+            self.links[link].inboxes[1].push(Message::Ready);
+        }
     }
 
     fn bind(&mut self, place: Place, link: usize) {
-        if let Some(pair) = self.nodes[place.node].pairs.get_mut(&place.lifecycle) {
+        if let Some(pair) = self.nodes[place.node].pairs.get_mut(&(place.lifecycle, place.place)) {
             pair.uses += 1;
             pair.link = Some(link);
         }
@@ -398,16 +425,17 @@ impl ConnectionWorld {
         }
     }
 
-    /// A node hears that a lifecycle has failed.
+    /// A node hears that a lifecycle has failed, and ends what is left of it.
     fn give_up(&mut self, number: usize, lifecycle: Lifecycle) {
         let node = &mut self.nodes[number];
         if node.current.take_if(|current| current.own.pair.lifecycle == lifecycle).is_some() {
             node.reports += 1;
+            node.machine.retire(lifecycle);
         }
     }
 
     fn disconnect(&mut self, place: Place) {
-        let pair = self.nodes[place.node].pairs.get(&place.lifecycle);
+        let pair = self.nodes[place.node].pairs.get(&(place.lifecycle, place.place));
         let Some(link) = pair.and_then(|pair| pair.link) else { return };
         let side = usize::from(self.links[link].ends[1] == Some(place));
         self.send(link, side, Message::Disconnect);
@@ -415,14 +443,84 @@ impl ConnectionWorld {
 
     /// The device reports that the other end of a connection is gone.
     pub(super) fn break_off(&mut self, place: Place) {
-        let id = ConnectionId { lifecycle: place.lifecycle, place: 0 };
-        self.nodes[place.node].machine.handle_disconnected(id);
+        self.nodes[place.node].machine.handle_disconnected(id_of(place));
         self.drain(place.node);
+    }
+
+    /// A preparation ends.
+    pub(super) fn prepare(&mut self, number: usize, lifecycle: Lifecycle, is_done: bool) {
+        let node = &mut self.nodes[number];
+        node.preparing.remove(&lifecycle);
+        match is_done {
+            true => node.machine.handle_prepared(lifecycle),
+            false => node.machine.handle_unprepared(lifecycle),
+        }
+        self.drain(number);
+    }
+
+    /// Whether the call by which a side dialled or accepted may fail yet: nothing of it has arrived.
+    pub(super) fn may_fail(&self, link: usize, side: usize) -> bool {
+        let it = &self.links[link];
+        let waits = it.ends[side].is_some_and(|place| self.queue_pair(place).is_some());
+        let is_ours = match side {
+            0 => !it.is_delivered && matches!(it.inboxes[1][..], [Message::Request(_)]),
+            _ => matches!(it.inboxes[0].last(), Some(Message::Accept(_))),
+        };
+        self.setup.may_fail && !it.is_forged && waits && is_ours
+    }
+
+    /// The call by which a side dialled or accepted fails.
+    pub(super) fn fail(&mut self, link: usize, side: usize) {
+        let it = &mut self.links[link];
+        let Some(place) = it.ends[side] else { return };
+        if side == 0 {
+            it.inboxes[1].clear();
+        } else {
+            it.inboxes[0].pop();
+            it.inboxes[0].push(Message::Reject(None));
+            it.inboxes[1].retain(|message| *message != Message::Ready);
+        }
+        self.nodes[place.node].machine.handle_failed(id_of(place), Cause::Local);
+        self.drain(place.node);
+    }
+
+    /// The device of a node is removed: its connections end, and it opens none any more.
+    pub(super) fn remove_device(&mut self, number: usize) {
+        self.nodes[number].has_device = false;
+        self.nodes[number].reports += 1;
+        let run = self.nodes[number].run;
+        for link in 0..self.links.len() {
+            for side in 0..2 {
+                let end = self.links[link].ends[side];
+                if end.is_some_and(|end| (end.node, end.run) == (number, run)) {
+                    self.links[link].inboxes[side].clear();
+                    self.send(link, side, Message::Disconnect);
+                }
+            }
+        }
+        let pairs: Vec<_> = self.nodes[number].pairs.keys().copied().collect();
+        for (lifecycle, place) in pairs {
+            let id = ConnectionId { lifecycle, place };
+            self.nodes[number].machine.handle_failed(id, Cause::DeviceRemoved);
+        }
+        self.drain(number);
+        if let Some(current) = self.nodes[number].current {
+            // Its connect, had one begun, would return the failure.
+            self.give_up(number, current.own.pair.lifecycle);
+            self.drain(number);
+        }
     }
 
     /// The connection manager loses a message, and gives up.
     pub(super) fn lose(&mut self, link: usize, side: usize) {
         let message = self.links[link].inboxes[side].remove(0);
+        let is_established = matches!(message, Message::Accept(_))
+            && self.setup.establishment == Establishment::OwnAnswer;
+        if is_established {
+            // The TCP connection has failed, which the listener hears after its own event.
+            self.links[link].inboxes[0].push(Message::Unreachable);
+            return self.links[link].inboxes[1].push(Message::Disconnect);
+        }
         let informed: &[usize] = match message {
             Message::Request(_) | Message::Reject(_) => &[0],
             Message::Accept(_) => &[0, 1],
@@ -459,7 +557,7 @@ impl ConnectionWorld {
             token: Token(0),
             sender,
             receiver: current.own.pair.lifecycle,
-            number: sender.lifecycle.0 as u32,
+            number: queue_pair_number(sender.lifecycle, 0),
         };
         self.links.push(Link {
             ends: [None, None],
@@ -475,27 +573,32 @@ impl ConnectionWorld {
     pub(super) fn forge_answer(&mut self, link: usize) {
         let Message::Request(data) = self.links[link].inboxes[1].remove(0) else { return };
         let Ok(request) = PrivateData::decode(&data) else { return };
-        let Some(meant) = self.links[link].meant else { return };
+        let Some((meant, _)) = self.links[link].meant else { return };
         let data = PrivateData {
             content: Content::Accept,
             place: 0,
             token: Token(0),
             sender: meant,
             receiver: request.sender.lifecycle,
-            number: meant.lifecycle.0 as u32,
+            number: queue_pair_number(meant.lifecycle, 0),
         };
         self.links[link].inboxes[0].push(Message::Accept(data.encode()));
     }
 }
 
 /// The number of a run's queue pair: they begin again with each run.
-fn queue_pair_number(lifecycle: Lifecycle) -> u32 {
-    lifecycle.0 as u32
+fn queue_pair_number(lifecycle: Lifecycle, place: u16) -> u32 {
+    lifecycle.0 as u32 + 16 * u32::from(place)
 }
 
-/// A lane of one queue pair, as its announcement says.
-fn announced(announcement: Announcement) -> AnnouncedLane {
-    let queue_pairs = vec![queue_pair_number(announcement.pair.lifecycle)];
+fn id_of(place: Place) -> ConnectionId {
+    ConnectionId { lifecycle: place.lifecycle, place: place.place }
+}
+
+/// A lane of so many queue pairs, as its announcement says.
+fn announced(announcement: Announcement, count: u16) -> AnnouncedLane {
+    let lifecycle = announcement.pair.lifecycle;
+    let queue_pairs = (0..count).map(|place| queue_pair_number(lifecycle, place)).collect();
     AnnouncedLane { announcement, queue_pairs, rd_atomic: 1, byte: None }
 }
 
@@ -505,6 +608,8 @@ fn started(setup: &ConnectionSetup, node: usize, run: u8) -> Node {
         run,
         machine: (setup.build)(incarnation).with_peers_max(setup.peers_max),
         pairs: BTreeMap::new(),
+        preparing: BTreeSet::new(),
+        has_device: true,
         wants: setup.opens[node],
         lifecycles: 0,
         current: None,
