@@ -352,7 +352,7 @@ fn unsettled(world: &World) -> Option<Violation> {
             let demand = world.demand(site, peer);
             let told = demand == Demand::Reported && !world.is_crowded();
             // Using a forged key is reported without any fault.
-            let told = told && !world.misuses_keys(site, peer);
+            let told = told && !world.misuses_keys(site, peer) && !world.outlasted(site, peer);
             if told && world.faults_spent() == 0 && world.mute() != Some(peer) {
                 return failed(format!(
                     "site {site} was told that {peer} is unreachable, without a fault"

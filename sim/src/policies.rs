@@ -1,6 +1,6 @@
 //! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA,
-//! the detection of reused queue-pair numbers, grants and their administrators. Each has a world of its own, which drives the machine
-//! as the engine does and holds it against properties that it states itself.
+//! the detection of reused queue-pair numbers, grants and their administrators, and rails. Each has a world of
+//! its own, which drives the machine as the engine does and holds it against properties that it states itself.
 
 mod administration;
 mod eviction;
@@ -9,6 +9,7 @@ mod grants;
 mod oracle;
 mod qpn_reuse;
 mod quota;
+mod rails;
 mod scenario;
 #[cfg(feature = "variants")]
 mod variants;

@@ -74,6 +74,8 @@ pub enum Scenario {
     Fleet,
     /// Both sides are established, and both are restarted, in any order.
     BothRestart,
+    /// Both sides open twice, with tables small enough to wait for room.
+    Impatient,
     /// Two nodes with two rails between them: both open the first, and one the second.
     RailsOpen,
     /// Two nodes with two rails between them, one of them open: the second is opened.
@@ -117,6 +119,9 @@ impl Scenario {
     /// Scenarios of restarts that a sweep draws by name alone.
     pub const OF_RESTARTS: [Self; 1] = [Self::BothRestart];
 
+    /// Scenarios of full tables that a sweep draws by name alone.
+    pub const OF_ROOM: [Self; 1] = [Self::Impatient];
+
     /// More scenarios with an existing Mooncake node, of several releases.
     pub const OF_MIXED: [Self; 4] =
         [Self::NewAgainstReady, Self::NewToReplacing, Self::NewAgainstReplacing, Self::TwoToOld];
@@ -124,7 +129,7 @@ impl Scenario {
     /// All scenarios.
     pub fn every() -> impl Iterator<Item = Self> {
         let by_name = Self::OF_RAILS.into_iter().chain(Self::OF_MIXED).chain(Self::OF_RESTARTS);
-        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(by_name)
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(by_name).chain(Self::OF_ROOM)
     }
 
     /// Default kinds of fault.
@@ -168,6 +173,7 @@ impl Scenario {
             Self::HigherOpens => (2, vec![open(1, 0)]),
             Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
             Self::Established => (2, vec![close(0, 1), open(0, 1)]),
+            Self::Impatient => (2, vec![open(0, 1), open(1, 0), open(0, 1), open(1, 0)]),
             Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
             Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
@@ -290,7 +296,7 @@ impl Scenario {
 
     fn limits(self) -> Limits {
         match self {
-            Self::TightLimits => tight_limits(),
+            Self::TightLimits | Self::Impatient => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
             // An abandoned call still waits at the listener, and its answer reaches no caller.
             Self::TwoToOld => Limits { requests_max: 1, opens_max: 1, ..small_limits() },

@@ -1,6 +1,7 @@
 //! Time in a world: timers fire in any order, or in the order of their deadlines.
 
 use crate::effects::Told;
+use crate::oracle::{Oracle, Violation};
 use crate::waits::Cause;
 use crate::world::{Step, World};
 use handfast_core::node::TimerId;
@@ -36,6 +37,7 @@ impl World {
     pub fn pass(&mut self, until: Instant, late: Duration, step: &mut Step) {
         self.touched = 0;
         while let Some((at, site)) = self.first_due(until) {
+            self.check_moment(site, at, step);
             self.faults_spent += u32::from(!self.quiet());
             self.now = self.now.max(at + late);
             let now = self.now;
@@ -48,6 +50,17 @@ impl World {
             self.drain(site, step);
         }
         self.now = self.now.max(until);
+    }
+
+    /// Checks that a timer fires at its very moment, at which a driver may wake. One that is due later would wake
+    /// the driver again and again.
+    fn check_moment(&self, site: usize, at: Instant, step: &mut Step) {
+        let mut node = self.sites[site].node.clone();
+        node.handle_timeout(at);
+        if let Some((_, kind)) = node.poll_timeout().filter(|(next, _)| *next == at) {
+            let detail = format!("{kind:?} does not fire at its moment");
+            self.report_waits(site, Violation::new(Oracle::Time, detail), step);
+        }
     }
 
     /// Returns the earliest deadline of a node that runs, and its site.

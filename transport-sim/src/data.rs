@@ -7,7 +7,7 @@
 use crate::breaker::Breakers;
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
-use crate::progress::{Progress, ProgressList};
+use crate::progress::{Fence, Progress, ProgressList};
 use crate::setup::{Command, CommandKind};
 use crate::shared::{Posted, Window};
 use crate::verbs::{Access, Keys, SendKind, Status, WorkCompletion, WorkRequest};
@@ -108,6 +108,8 @@ pub(crate) struct Data {
     pub(crate) progress: ProgressList,
     /// An application has unregistered its memory.
     pub(crate) has_dropped: bool,
+    /// Fences of applications that are not answered.
+    pub(crate) fences: Vec<Fence>,
 }
 
 /// Initial bytes of a transfer in a site's window: distinct per incarnation for a read, zero for a
@@ -150,7 +152,8 @@ impl World {
             sites.extend(of_host.or_else(|| self.begin_site(site)));
         }
         let progress = ProgressList::new(&setup);
-        self.data = Some(Arc::new(Data { sites, progress, has_dropped: false }));
+        self.data =
+            Some(Arc::new(Data { sites, progress, has_dropped: false, fences: Vec::new() }));
     }
 
     fn begin_site(&mut self, site: usize) -> Option<SiteData> {

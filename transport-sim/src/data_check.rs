@@ -1,15 +1,16 @@
 //! Possible actions of transfers, and their invariants (oracles O2, O3 and O7).
 
 use crate::action::{Action, Choice};
-use crate::data::{Data, LENGTH, LOCAL, REUSED, SiteData, Transfer, at_first, written};
+use crate::data::{Data, LENGTH, LOCAL, REUSED, SiteData, Target, Transfer, at_first, written};
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
-use crate::progress::Progress;
+use crate::progress::{Fence, Progress};
 use crate::setup::{Command, CommandKind};
 use crate::shared::Window;
 use crate::spare::Spare;
 use crate::verbs::Packet;
 use crate::world::{Step, World};
+use handfast_core::target::Target as Machine;
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
 use handfast_core::{Incarnation, Lifecycle};
 use std::ops::Range;
@@ -175,31 +176,50 @@ impl World {
         self.answer_fences();
     }
 
-    /// Answers the fences of applications, which ask as long as one of their writes is indeterminate: from the
-    /// answer on, the peer's memory keeps what it holds then.
+    /// Begins the fence of an application, one of whose writes is indeterminate.
+    fn begin_fence(&mut self, index: usize, run: Incarnation) {
+        let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
+            return;
+        };
+        let machine = self.machine(&transfer, run);
+        let Some(lanes) = machine.map(|machine| machine.lanes_in_doubt().collect()) else { return };
+        if let Some(data) = self.data_mut() {
+            data.fences.push(Fence { transfer: index, lanes });
+        }
+    }
+
+    /// Answers the fences whose lanes are proven, as the engine does: from the answer on, the peer's memory keeps
+    /// what it holds then. Those of processes that are gone have no answer.
     fn answer_fences(&mut self) {
+        if self.data.as_ref().is_none_or(|data| data.fences.is_empty()) {
+            return;
+        }
         let setup = self.setup.clone();
-        let transfers = setup.transfers.iter().flat_map(|setup| &setup.transfers);
-        for (index, transfer) in transfers.enumerate() {
-            let Some(data) = &self.data else { return };
-            let Progress::Reported { run, success: false, remote: None } = data.progress[index]
-            else {
-                continue;
-            };
-            let live = self.sites[transfer.peer].incarnation == run;
+        let (Some(setup), Some(data)) = (&setup.transfers, self.data_mut()) else { return };
+        for fence in std::mem::take(&mut data.fences) {
+            let index = fence.transfer;
+            let transfer = &setup.transfers[index];
+            let Some(data) = self.data_mut() else { return };
+            let Progress::Reported { run, success, .. } = data.progress[index] else { continue };
             let registered = data.sites[transfer.peer].state == Window::Registered;
-            let mut targets = data.sites[transfer.site].targets.iter();
-            let target = targets.find(|target| (target.peer, target.run) == (transfer.peer, run));
-            let answered = target.is_some_and(|target| !target.machine.is_in_doubt());
-            if transfer.direction != Direction::Write || !live || !registered || !answered {
-                continue;
-            }
-            let held = self.window(transfer.peer, index).map(<[u8]>::to_vec);
-            if let (Some(data), Some(transfers)) = (self.data_mut(), &setup.transfers) {
-                let progress = Progress::Reported { run, success: false, remote: held };
-                data.progress.set(index, progress, transfers);
+            let live = self.sites[transfer.peer].incarnation == run;
+            let Some(machine) = self.machine(transfer, run).filter(|_| live) else { continue };
+            let open = machine.lanes_in_doubt().any(|lane| fence.lanes.contains(&lane));
+            let remote = self.window(transfer.peer, index).map(<[u8]>::to_vec);
+            let Some(data) = self.data_mut() else { return };
+            if open || !registered {
+                data.fences.push(fence);
+            } else {
+                data.progress.set(index, Progress::Reported { run, success, remote }, setup);
             }
         }
+    }
+
+    /// The machine of a transfer to an incarnation of its peer.
+    fn machine(&self, transfer: &Transfer, run: Incarnation) -> Option<&Machine> {
+        let mut targets = self.data.as_ref()?.sites[transfer.site].targets.iter();
+        let is_it = |target: &&Target| (target.peer, target.run) == (transfer.peer, run);
+        targets.find(is_it).map(|target| &target.machine)
     }
 
     fn window(&self, site: usize, index: usize) -> Option<&[u8]> {
@@ -324,6 +344,9 @@ impl World {
         }
         let remote = self.reuse_remote(index, remote, success);
         self.set_progress(index, Progress::Reported { run, success, remote });
+        if open && alive && transfer.direction == Direction::Write {
+            self.begin_fence(index, run);
+        }
     }
 
     /// Records the expected content of the peer's memory. With several rails the peer reuses a

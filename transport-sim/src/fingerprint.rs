@@ -424,6 +424,7 @@ fn trace_data(data: &Data, encoder: &mut Encoder) {
 
 fn hash_transfers(data: &Data, encoder: &mut Encoder, hash: fn(&Target, &mut Encoder)) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
+    data.fences.iter().for_each(|fence| fence.hash(encoder));
     if data.has_dropped {
         data.sites.iter().for_each(|site| site.state.hash(encoder));
     }

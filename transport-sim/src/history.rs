@@ -31,18 +31,21 @@ pub struct Spent {
 /// Events before a world that oracles need.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// A message was lost, will never be answered, or met nobody that it is for.
+    /// A message was lost, or will never be answered.
     pub(crate) lost: bool,
-    /// Lanes whose last call was answered with the request to come again.
+    /// Lanes that may repeat their last call by a timer: the peer has asked for that, or their answer met
+    /// nobody that it is for.
     deferred: Vec<LaneId>,
     /// Lifecycles that failed since the last success, or since the demand began.
     failures: Vec<(usize, NicPath, u32)>,
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
+    /// Sites and their peers, an operation of which outlasted all calls of a lane.
+    outlasted: Vec<(usize, NicPath)>,
     pub(crate) spent: Spent,
 }
 
-copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed, spent });
+copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed, outlasted, spent });
 
 impl History {
     fn failures(&self, site: usize, peer: &NicPath) -> u32 {
@@ -90,9 +93,10 @@ impl World {
         self.history.deferred.retain(|(at, _)| *at != site);
     }
 
-    /// Records an answer whose receiver has died before it was given.
-    pub(crate) fn remember_dead_caller(&mut self) {
-        self.history.lost = true;
+    /// Records an answer whose receiver has died before it was given: the lifecycle that it offers waits for
+    /// nobody.
+    pub(crate) fn remember_dead_caller(&mut self, site: usize, message: &Message) {
+        self.history.deferred.push((site, message.sender.lifecycle));
     }
 
     /// Records a command before it is given.
@@ -141,6 +145,33 @@ impl World {
         if !matches!(failure, Failure::Closed | Failure::Evicted) {
             self.history.count_failure(site, peer);
         }
+        let demand = (site, peer.clone());
+        if *failure == Failure::Silent
+            && self.operates_between(site, peer)
+            && !self.history.outlasted.contains(&demand)
+        {
+            self.history.outlasted.push(demand);
+        }
+    }
+
+    /// Whether an operation on a lane between a site and a peer is under way at either.
+    fn operates_between(&self, site: usize, peer: &NicPath) -> bool {
+        let own = &self.sites[site].path;
+        self.operations.iter().any(|pending| {
+            let node = &self.sites[pending.site].node;
+            let lane = node.lifecycle(pending.operation.id().lifecycle);
+            let to = lane.map(|(_, to, _)| to);
+            pending.site == site && to == Some(peer)
+                || self.sites[pending.site].bears(peer) && to == Some(own)
+        })
+    }
+
+    /// Whether an operation between a site and its peer outlasted all calls of a lane. The calls of a demand
+    /// last longer than every operation under the limits that ship, and not under those of an exploration, whose
+    /// clock stands still.
+    pub fn outlasted(&self, site: usize, peer: usize) -> bool {
+        let (site, path) = (self.host(site), self.way(site, peer));
+        self.history.outlasted.iter().any(|(at, to)| (*at, to) == (site, &path))
     }
 
     /// Checks that a demand fails for a lasting cause, for want of capacity, or after as many

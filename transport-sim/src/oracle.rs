@@ -1,10 +1,12 @@
 //! Oracles: the invariants of every world.
 
 use crate::fabric::QueuePair;
+use crate::letter::Letter;
 use crate::spare::Spare;
 use crate::world::{Demand, HeldCall, Step, World};
 use handfast_core::node::{Failure, StateKind};
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::RefusalReason;
 use handfast_core::{Event, Input, Lifecycle, Pair};
 
 /// The oracles, numbered as in `docs/testing.md`.
@@ -62,7 +64,8 @@ pub enum Oracle {
     Belonging,
     /// H8: every wait has its timer with the declared duration, and retries are bounded.
     Time,
-    /// H7: no lane holds more calls, and no node has more lifecycles or peers, than its limits say.
+    /// H7: no lane holds more calls, and no node has more lifecycles or peers, than its limits say; no quiesce is
+    /// refused for a limit that is not reached.
     Bounds,
     /// The machine made an undeclared transition.
     Undeclared,
@@ -229,6 +232,30 @@ impl World {
                 violations.push(Violation::new(Oracle::Bounds, detail));
                 return;
             }
+        }
+    }
+
+    /// Checks that a quiesce is refused as busy only if `answers_held_max` calls of the peer wait already: its
+    /// answer comes with the end of the work, and one that is refused waits for a timer.
+    pub(crate) fn check_quiesce_held(
+        &self,
+        site: usize,
+        sender: Pair,
+        waiting: usize,
+        answered: usize,
+        step: &mut Step,
+    ) {
+        let most = self.setup.limits.answers_held_max;
+        let is_busy = |answer: &Letter| {
+            let reason = answer.refusal.as_ref().map(|refusal| refusal.reason);
+            answer.echo == Some(sender) && reason == Some(RefusalReason::Busy)
+        };
+        let mut answers = self.answers.iter().skip(answered);
+        if waiting < most && answers.any(|(_, answer)| is_busy(answer)) {
+            let (own, sender) = (self.describe_site(site), self.describe_pair(sender));
+            let detail =
+                format!("{own} is too busy to end {sender}, and {waiting} of {most} calls wait");
+            step.violations.push(Violation::new(Oracle::Bounds, detail));
         }
     }
 

@@ -204,7 +204,7 @@ impl World {
             self.answers.push((run, letter));
         } else {
             // The lifecycle may be offered to the dead process, which looks like a slow one.
-            self.remember_dead_caller();
+            self.remember_dead_caller(site, &letter);
         }
     }
 

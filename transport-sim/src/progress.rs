@@ -1,8 +1,8 @@
 //! The progress of the transfers of a world.
 
 use crate::data::{Transfer, TransferSetup};
-use handfast_core::Incarnation;
 use handfast_core::transfer::BatchId;
+use handfast_core::{Incarnation, Lifecycle};
 use std::ops::Deref;
 
 /// Progress of a transfer.
@@ -24,6 +24,15 @@ impl Progress {
     fn is_given_up(&self) -> bool {
         !matches!(self, Self::Submitted { cancelled: false, .. })
     }
+}
+
+/// The fence of an application, one of whose writes is indeterminate.
+#[derive(Clone, Debug, Hash)]
+pub(crate) struct Fence {
+    /// Index of the write.
+    pub(crate) transfer: usize,
+    /// Lanes that were in doubt at its report. Those of later doubts have no part of it.
+    pub(crate) lanes: Vec<Lifecycle>,
 }
 
 /// The progress of every transfer, and the transfers with which an application can do something.

@@ -565,6 +565,10 @@ impl Turn {
         match (was, is) {
             (_, Some((at, TimerKind::Backoff))) if was != is => self.judge_pause(demand, at),
             (_, Some((at, kind))) if was != is => {
+                let renewed = was.is_some_and(|(_, kind)| kind == TimerKind::Capacity);
+                if renewed && !self.dropped.contains(&demand.peer) {
+                    self.broken(format!("{id:?} waits for room, and its wait begins again"));
+                }
                 let late = was.is_some_and(|(_, kind)| kind == TimerKind::Backoff) && fired;
                 let most = DECLARED.capacity_wait;
                 let least = if late { Duration(0) } else { most };

@@ -374,7 +374,10 @@ impl World {
             Some(_) => plain_token(&message),
         });
         let from = self.host(self.site_at(message.sender.incarnation, &message.from));
-        self.held.push(HeldCall { site, token, sender: message.sender, from });
+        let (sender, asks_end) = (message.sender, message.op == Op::Quiesce);
+        let waiting = self.held.iter().filter(|held| (held.site, held.from) == (site, from));
+        let (waiting, answered) = (waiting.count(), self.answers.len());
+        self.held.push(HeldCall { site, token, sender, from });
         let told = match old {
             None => Told::Call(token, message),
             Some(old) => {
@@ -382,6 +385,9 @@ impl World {
             }
         };
         self.deliver(site, told, step);
+        if asks_end {
+            self.check_quiesce_held(site, sender, waiting, answered, step);
+        }
     }
 
     pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {

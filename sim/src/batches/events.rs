@@ -57,10 +57,12 @@ impl MachineWorld for TransferWorld {
         if self.now < DEADLINE && waits {
             events.push((TransferEvent::Deadline, u32::from(!events.is_empty())));
         }
-        // The peer is lost only when no further lane comes up.
-        let stuck = self.lane_wanted && self.lanes.len() >= self.setup.lanes_max;
-        if stuck {
-            events.push((TransferEvent::PeerLost, 0));
+        // The peer is given up when no further lane comes up, or at any time by the application.
+        // After that, what comes to wait is given up, too.
+        let stuck = self.lane_wanted && self.lanes.len() >= self.setup.lanes_max
+            || self.lost && (self.lane_wanted || self.machine.has_waiting());
+        if stuck || !self.lost && self.batches.iter().any(|batch| !batch.finished) {
+            events.push((TransferEvent::PeerLost, u32::from(!stuck)));
         }
         if !self.restarted {
             events.push((TransferEvent::PeerRestarted, 1));
@@ -174,7 +176,8 @@ impl MachineWorld for TransferWorld {
 impl TransferWorld {
     fn push_commands(&self, events: &mut Vec<(TransferEvent, u32)>) {
         let next = self.setup.batches.get(self.batches.len());
-        if next.is_some_and(|plan| !plan.deadline || self.now < DEADLINE) {
+        // Nothing is submitted to a peer that was given up.
+        if !self.lost && next.is_some_and(|plan| !plan.deadline || self.now < DEADLINE) {
             events.push((TransferEvent::Submit, 0));
         }
         for (number, batch) in self.batches.iter().enumerate() {
@@ -182,7 +185,7 @@ impl TransferWorld {
                 events.push((TransferEvent::Cancel(number), 0));
             }
         }
-        if self.lane_wanted && self.lanes.len() < self.setup.lanes_max {
+        if self.lane_wanted && !self.lost && self.lanes.len() < self.setup.lanes_max {
             events.push((TransferEvent::LaneUp, 0));
         }
     }

@@ -9,7 +9,7 @@ use handfast_core::transfer::{
 /// The oracles of transfers, numbered as in `docs/testing.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransferOracle {
-    /// O3: a batch completes exactly once.
+    /// O3: a batch completes exactly once, under a name that no other batch had.
     EndsOnce,
     /// O3: no batch completes while one of its slices is outstanding.
     MemoryHeld,
@@ -22,7 +22,8 @@ pub enum TransferOracle {
     Bytes,
     /// O3: the outcome of a batch has an actual cause.
     Cause,
-    /// O3: slices of a cancelled, late, refused or obsolete batch are withdrawn at once.
+    /// O3: slices of a cancelled, late, refused or obsolete batch are withdrawn at once; no deadline is announced
+    /// but that of a batch that is under way.
     Prompt,
     /// O2: nothing is posted on a failed or full lane, twice at once, or for a peer that
     /// is lost.
@@ -57,6 +58,16 @@ impl TransferWorld {
         };
         let detail = format!("lane {} {wrong}, and is posted on", attempt.lane + 1);
         self.violate(TransferOracle::LaneLaw, detail);
+    }
+
+    /// Checks that a batch has a name of its own: an application that keeps the name of a batch that has ended
+    /// must not give up another one by it.
+    pub(super) fn check_name(&mut self, id: Option<BatchId>) {
+        let same = |batch: &BatchTruth| id.is_some() && batch.id == id;
+        if let Some(earlier) = self.batches.iter().position(same) {
+            let detail = format!("batch {} has the name of batch {earlier}", self.batches.len());
+            self.violate(TransferOracle::EndsOnce, detail);
+        }
     }
 
     pub(super) fn finished(&mut self, id: BatchId, report: &BatchReport) {
@@ -135,6 +146,13 @@ impl TransferWorld {
 
     /// Checks the oracles that hold after every event.
     pub(super) fn check(&mut self) {
+        let plans = self.batches.iter().zip(&self.setup.batches);
+        let has_deadline =
+            plans.filter(|(batch, plan)| !batch.finished && plan.deadline).count() > 0;
+        if let Some(at) = self.machine.poll_timeout().filter(|_| !has_deadline) {
+            let detail = format!("deadline {at:?} is announced, and no batch has one");
+            self.violate(TransferOracle::Prompt, detail);
+        }
         for number in 0..self.batches.len() {
             let batch = &self.batches[number];
             let late = self.setup.batches[number].deadline && self.now >= DEADLINE;

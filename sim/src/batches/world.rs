@@ -176,6 +176,7 @@ impl TransferWorld {
         let parts = parts.collect();
         let deadline = plan.deadline.then_some(DEADLINE);
         let id = self.machine.submit(self.now, &requests, deadline).ok();
+        self.check_name(id);
         self.batches.push(BatchTruth { id, parts, finished: id.is_none(), ..Default::default() });
         self.drain();
     }

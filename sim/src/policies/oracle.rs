@@ -48,6 +48,12 @@ pub enum PolicyOracle {
     Outsider,
     /// Administration: an administrator is not refused.
     Administrator,
+    /// Rails: a rail pauses for as long as its failures in a row say, and is opened then.
+    Paused,
+    /// Rails: a rail that failed is probed before it carries bytes, and no other one.
+    Probed,
+    /// Rails: a demand fails only if no rail is in use or tried.
+    Lost,
     /// Every schedule ends, and at its end no lane is half open.
     Liveness,
 }

@@ -7,8 +7,9 @@ use super::grants::{self, GrantsWorld};
 use super::oracle::PolicyOracle;
 use super::qpn_reuse::{self, QpnReuseWorld};
 use super::quota::{self, QuotaWorld};
+use super::rails::{self, RailsWorld};
 use crate::machine_world::{Searched, Violation, explore, play};
-use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, RdmaFallback};
+use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, Rails, RdmaFallback};
 
 /// Worlds of policies, by machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum PolicyScenario {
     Grants,
     /// Three nodes whose grants administrators list and change; all others are refused.
     Administration,
+    /// Two rails to a peer, which are opened, probed, fail and pause.
+    Rails,
 }
 
 /// The machines in their first state.
@@ -36,6 +39,7 @@ pub struct PolicyMachines {
     pub(super) qpn_reuse: QpnReuseDetector,
     pub(super) grants: grants::Machines,
     pub(super) administrators: administration::Administered,
+    pub(super) rails: Rails,
 }
 
 impl PolicyMachines {
@@ -48,19 +52,21 @@ impl PolicyMachines {
             qpn_reuse: QpnReuseDetector::new(qpn_reuse::PEERS),
             grants: grants::machines(),
             administrators: administration::administrators(),
+            rails: rails::machine(),
         }
     }
 }
 
 impl PolicyScenario {
     /// Every scenario.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Eviction,
         Self::Quota,
         Self::Fallback,
         Self::QpnReuse,
         Self::Grants,
         Self::Administration,
+        Self::Rails,
     ];
 
     /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
@@ -87,6 +93,7 @@ impl PolicyScenario {
             Self::Administration => {
                 explore(&AdministrationWorld::new(machines.administrators), states_max)
             }
+            Self::Rails => explore(&RailsWorld::new(machines.rails, faults_max), states_max),
         }
     }
 
@@ -105,6 +112,7 @@ impl PolicyScenario {
             Self::QpnReuse => play(&QpnReuseWorld::new(machines.qpn_reuse, faults_max), seed),
             Self::Grants => play(&GrantsWorld::new(machines.grants, faults_max), seed),
             Self::Administration => play(&AdministrationWorld::new(machines.administrators), seed),
+            Self::Rails => play(&RailsWorld::new(machines.rails, faults_max), seed),
         }
     }
 }

@@ -25,8 +25,9 @@ pub struct PolicyEntry {
 impl PolicyEntry {
     /// Machines that follow it.
     pub fn machines(&self) -> PolicyMachines {
-        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators } =
-            PolicyMachines::shipping();
+        let shipping = PolicyMachines::shipping();
+        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators, rails } =
+            shipping;
         let (grants, memo, groups, (apart, trust)) = grants;
         PolicyMachines {
             eviction: eviction.following(self.variant),
@@ -40,6 +41,7 @@ impl PolicyEntry {
                 (apart.following(self.variant), trust.following(self.variant)),
             ),
             administrators: administrators.map(|all| all.following(self.variant)),
+            rails,
         }
     }
 }
