@@ -2,6 +2,7 @@
 //! in a separate workspace below `target`. `docs/adr/0006-variants-are-patches.md` gives the
 //! reasons. Those of the engine's input and output are in `sim-tests/engine-variants`.
 
+mod built;
 mod engine;
 mod history;
 mod others;

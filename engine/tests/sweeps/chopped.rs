@@ -1,6 +1,8 @@
-//! Streams that move bytes in small pieces, yield and pause, as a seed says.
+//! Streams that move bytes in small pieces, yield and pause, as a seed says, and hold written bytes until a
+//! flush, as a buffered or encrypted stream does.
 
 use crate::plan::Draw;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -17,6 +19,8 @@ const PIECES: u64 = 8;
 const PAUSES: u64 = 12;
 /// Longest pause of a socket that takes no bytes.
 const PAUSE_MS_MAX: u64 = 3;
+/// Written bytes that wait for a flush at most; more are sent.
+const HELD_BYTES_MAX: usize = 2_048;
 
 /// A stream whose operations may move less than asked and wait where a socket may.
 pub(crate) struct Chopped<S> {
@@ -24,11 +28,13 @@ pub(crate) struct Chopped<S> {
     /// Absent for a stream that does neither.
     draw: Option<Draw>,
     full: Option<Pin<Box<Sleep>>>,
+    /// Written bytes that are not sent.
+    held: VecDeque<u8>,
 }
 
 impl<S> Chopped<S> {
     pub(crate) fn new(stream: S, draw: Option<Draw>) -> Self {
-        Self { stream, draw, full: None }
+        Self { stream, draw, full: None, held: VecDeque::new() }
     }
 
     fn happens(&mut self, one_of: u64) -> bool {
@@ -55,6 +61,21 @@ impl<S> Chopped<S> {
             self.full = None;
         }
         Poll::Ready(())
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Chopped<S> {
+    /// Sends the bytes that wait for a flush.
+    fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let (first, _) = self.held.as_slices();
+            let sent = ready!(Pin::new(&mut self.stream).poll_write(context, first))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.held.drain(..sent);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -88,15 +109,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Chopped<S> {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_room(context));
         let piece = self.piece(bytes.len());
+        if self.draw.is_some() && self.held.len() + piece <= HELD_BYTES_MAX {
+            self.held.extend(&bytes[..piece]);
+            return Poll::Ready(Ok(piece));
+        }
+        ready!(self.poll_held(context))?;
         Pin::new(&mut self.stream).poll_write(context, &bytes[..piece])
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_room(context));
+        ready!(self.poll_held(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_held(context))?;
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -229,6 +229,15 @@ impl Story {
         self.entries.lock().unwrap().keys().any(|key| key.ends_with(&name))
     }
 
+    /// The port of a node is free again. A node that closes has withdrawn its entries before.
+    pub(crate) fn unbind(&self, node: usize) {
+        self.processes[node].is_listening.store(false, Ordering::Relaxed);
+        let is_in_reach = self.is_store_up(self.now(), self.now());
+        if self.is_closing(node) && is_in_reach && self.is_published(node) {
+            self.violate("O9", &format!("{node} is published, and its port closes"));
+        }
+    }
+
     /// Notes an entry that arrives at the metadata store.
     pub(crate) fn publish(&self, key: &str, value: Bytes) {
         let of = |node: &usize| key.ends_with(&format!("n{node}"));

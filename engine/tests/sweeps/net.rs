@@ -35,23 +35,36 @@ impl SimNet {
     }
 }
 
+/// A bound port of a node.
+pub(crate) struct Port {
+    listener: TcpListener,
+    story: Arc<Story>,
+    node: usize,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.story.unbind(self.node);
+    }
+}
+
 impl Net for SimNet {
     type Stream = Bounced<Chopped<TcpStream>>;
-    type Listener = TcpListener;
+    type Listener = Port;
 
-    async fn bind(&self, address: &str) -> io::Result<TcpListener> {
+    async fn bind(&self, address: &str) -> io::Result<Port> {
         let listener = TcpListener::bind(address).await?;
         self.story.processes[self.node].is_listening.store(true, Ordering::Relaxed);
-        Ok(listener)
+        Ok(Port { listener, story: self.story.clone(), node: self.node })
     }
 
-    async fn accept(&self, listener: &TcpListener) -> io::Result<(Self::Stream, SocketAddr)> {
+    async fn accept(&self, port: &Port) -> io::Result<(Self::Stream, SocketAddr)> {
         let fails = |draw: &Arc<Mutex<Draw>>| draw.lock().unwrap().below(ACCEPTS_FAILED) == 0;
         if self.draw.as_ref().is_some_and(fails) {
             // The peer of another connection has gone; those that wait are not concerned.
             return Err(io::Error::from_raw_os_error(libc::ECONNABORTED));
         }
-        let (stream, from) = listener.accept().await?;
+        let (stream, from) = port.listener.accept().await?;
         Ok((self.stream(stream), from))
     }
 
@@ -59,7 +72,7 @@ impl Net for SimNet {
         TcpStream::connect(address).await.map(|stream| self.stream(stream))
     }
 
-    fn local_address(&self, listener: &TcpListener) -> io::Result<SocketAddr> {
-        listener.local_addr()
+    fn local_address(&self, port: &Port) -> io::Result<SocketAddr> {
+        port.listener.local_addr()
     }
 }

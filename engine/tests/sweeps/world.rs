@@ -173,7 +173,11 @@ impl World {
         let name = |node| name(story, node);
         match fault {
             Fault::Reregister(_) => {}
-            Fault::Crash(node) | Fault::Restart(node) => sim.bounce(name(node)),
+            Fault::Crash(node) | Fault::Restart(node) => {
+                // Killed, if it has not closed by now.
+                story.processes[node].is_closing.store(false, Ordering::Relaxed);
+                sim.bounce(name(node));
+            }
             Fault::Partition(one, other) | Fault::Mute(one, other) => {
                 sim.repair(name(one), name(other));
             }
@@ -391,6 +395,9 @@ async fn close(story: &Story, me: usize, engine: Engine, mut workers: JoinSet<()
         let lanes = engine.counters().lanes;
         if lanes > 0 {
             story.violate("O3", &format!("a close of {me} returns, and it has {lanes} lanes"));
+        }
+        if story.processes[me].is_listening.load(Ordering::Relaxed) {
+            story.violate("O3", &format!("a close of {me} returns, and its port is bound"));
         }
     };
     tokio::join!(close(), close());

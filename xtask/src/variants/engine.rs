@@ -1,11 +1,12 @@
 //! Broken variants of the engine's input and output. One build has them all; each is found by the
 //! simulation of the engine from the seed that its table names.
 
-use super::{Patched, cargo_with};
-use crate::features::Features;
+use super::Patched;
+use super::built::{Built, Run};
 use crate::project::Project;
 use crate::report::Outcome;
 use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,12 @@ pub(super) const VARIANTS: Patched = Patched {
 /// Each variant, the seed and the oracle that find it, and another test that it turns red, [`NONE`] or
 /// [`UNMEASURED`].
 const TABLE: &str = "sim-tests/engine-variants.tsv";
-/// The variable that names the variant of a process.
-pub(super) const PLANTED: &str = "HANDFAST_PLANTED";
 /// The variable that names the seed of the test.
 const SEED: &str = "HANDFAST_SIMULATED";
 /// The test that plays a seed.
 const TEST: &str = "seed_passes";
-/// cargo's line about a test binary in which a test failed.
-const RED: &str = "test result: FAILED";
+/// The program that has it.
+const SWEEPS: &str = "engine/sweeps";
 /// The name of no variant.
 pub(super) const PLAIN: &str = "none";
 /// The table's word for a variant that passes every other test.
@@ -42,6 +41,8 @@ pub(super) struct Row {
     oracle: String,
     /// Program and name of the test.
     pub(super) other: String,
+    /// The crates that the patch changes.
+    pub(super) changes: BTreeSet<String>,
 }
 
 /// Plays the seed of each variant, which finds it, and without a variant, which finds nothing.
@@ -58,30 +59,31 @@ pub(super) fn find(project: &Project, names: &[String], deadline: Option<Instant
     }
     let chosen = rows.iter().filter(|row| names.is_empty() || names.contains(&row.variant));
     let chosen: Vec<&Row> = chosen.collect();
-    let features = Features::available(project, deadline);
-    let test = ["--test", "sweeps", "--", "--exact", TEST];
-    let words: Vec<&str> = ["test", "--workspace"].into_iter().chain(features.words()).collect();
-    let play = |variant: &str, seed: u64| -> Result<String> {
-        let mut command = cargo_with(project, &VARIANTS, &[&words[..], &test].concat())?;
-        features.apply(&mut command);
-        command.env(PLANTED, variant).env(SEED, seed.to_string());
-        project.run(command, &format!("engine-variant-{variant}"), deadline)
+    let built = Built::new(project, deadline)?;
+    let play = |variant: &str, seed: u64| {
+        built.run(Run {
+            program: SWEEPS,
+            variant,
+            arguments: &["--exact", TEST],
+            variable: Some((SEED, seed.to_string())),
+            log: format!("engine-variant-{variant}"),
+            deadline,
+        })
     };
     let mut seeds: Vec<u64> = chosen.iter().map(|row| row.seed).collect();
     seeds.sort_unstable();
     seeds.dedup();
     for seed in &seeds {
-        let passed = play(PLAIN, *seed).with_context(|| format!("seed {seed}, no variant"))?;
-        ensure!(passed.contains(&format!("{TEST} ... ok")), "{TEST} does not run");
+        let passed = play(PLAIN, *seed)?.output;
+        let is_played = passed.contains(&format!("{TEST} ... ok"));
+        ensure!(is_played, "seed {seed} without a variant:\n{passed}");
     }
     let mut unnoticed = Vec::new();
     for Row { variant, seed, oracle, .. } in &chosen {
-        match play(variant, *seed) {
-            Ok(_) => unnoticed.push(format!("seed {seed} passes with {variant}")),
-            Err(error) => ensure!(format!("{error:#}").contains(RED), "{variant}: {error:#}"),
-        }
-        let log = project.scratch().join(format!("engine-variant-{variant}.log"));
-        if !fs::read_to_string(log)?.contains(&format!(" {oracle}: ")) {
+        let ended = play(variant, *seed)?;
+        if ended.failed.is_empty() {
+            unnoticed.push(format!("seed {seed} passes with {variant}"));
+        } else if !ended.output.contains(&format!(" {oracle}: ")) {
             unnoticed.push(format!("{oracle} does not fail at seed {seed} with {variant}"));
         }
     }
@@ -103,7 +105,9 @@ pub(super) fn table(project: &Project) -> Result<Vec<Row>> {
         };
         let (variant, seed) = (field("variant")?, field("seed")?);
         let seed = seed.parse().with_context(|| format!("{TABLE}: the seed of '{line}'"))?;
-        Ok(Row { variant, seed, oracle: field("oracle")?, other: field("other test")? })
+        let (oracle, other) = (field("oracle")?, field("other test")?);
+        let changes = changed_by(project, &variant)?;
+        Ok(Row { variant, seed, oracle, other, changes })
     });
     let rows: Vec<Row> = rows.collect::<Result<_>>()?;
     for patch in super::patches(&project.root().join(VARIANTS.patches))? {
@@ -112,4 +116,12 @@ pub(super) fn table(project: &Project) -> Result<Vec<Row>> {
         ensure!(is_known, "{TABLE} has no row for {name}");
     }
     Ok(rows)
+}
+
+/// The crates that a patch changes, by their folders.
+fn changed_by(project: &Project, variant: &str) -> Result<BTreeSet<String>> {
+    let patch = project.root().join(VARIANTS.patches).join(format!("{variant}.patch"));
+    let text = fs::read_to_string(&patch).with_context(|| patch.display().to_string())?;
+    let files = text.lines().filter_map(|line| line.strip_prefix("+++ b/"));
+    Ok(files.filter_map(|file| file.split('/').next()).map(str::to_owned).collect())
 }
