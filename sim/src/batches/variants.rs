@@ -74,6 +74,12 @@ pub const VARIANTS: &[TransferEntry] = table! {
         "the deadline of a batch that nothing was posted of is forgotten";
     "BATCH-6" CompletedEarly: Queued with 0 breaks Success,
         "a batch succeeds once what was cut of it is done";
+    "BATCH-7" NamesRepeated: Queued with 0 breaks EndsOnce,
+        "the name of a batch that has ended is given to another";
+    "BATCH-8" DeadlineOutlives: Queued with 0 breaks Prompt,
+        "the deadline of a batch outlives it";
+    "BATCH-9" DebtsUncounted: Write with 2 breaks Prompt,
+        "a batch that waits for a fence alone does not count as waiting";
     "FO-1" FlushCharged: Write with 2 breaks Cause,
         "a slice is charged for having been flushed";
     "FO-6" NeverRetried: Write with 1 breaks Cause,

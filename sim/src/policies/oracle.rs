@@ -54,6 +54,10 @@ pub enum PolicyOracle {
     Probed,
     /// Rails: a demand fails only if no rail is in use or tried.
     Lost,
+    /// Fences: those lanes are in doubt on which a write may still land, until the proof of their path.
+    Doubted,
+    /// Silence: a lane is unresponsive after the time with work in which the peer shows no sign of life.
+    Silence,
     /// Every schedule ends, and at its end no lane is half open.
     Liveness,
 }

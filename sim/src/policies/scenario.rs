@@ -3,13 +3,19 @@
 use super::administration::{self, AdministrationWorld};
 use super::eviction::EvictionWorld;
 use super::fallback::FallbackWorld;
+use super::fences::FencesWorld;
 use super::grants::{self, GrantsWorld};
 use super::oracle::PolicyOracle;
 use super::qpn_reuse::{self, QpnReuseWorld};
 use super::quota::{self, QuotaWorld};
 use super::rails::{self, RailsWorld};
+use super::silence::{self, SilenceWorld};
 use crate::machine_world::{Searched, Violation, explore, play};
-use handfast_core::policy::{LaneEviction, PeerQuota, QpnReuseDetector, Rails, RdmaFallback};
+use handfast_core::Instant;
+use handfast_core::policy::{
+    FenceLedger, LaneEviction, PeerQuota, QpnReuseDetector, Rails, RdmaFallback,
+};
+use handfast_core::target::Target;
 
 /// Worlds of policies, by machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,10 @@ pub enum PolicyScenario {
     Administration,
     /// Two rails to a peer, which are opened, probed, fail and pause.
     Rails,
+    /// Lanes over two paths to a peer, which end and are fenced.
+    Fences,
+    /// A lane whose peer answers or is silent.
+    Silence,
 }
 
 /// The machines in their first state.
@@ -40,6 +50,8 @@ pub struct PolicyMachines {
     pub(super) grants: grants::Machines,
     pub(super) administrators: administration::Administered,
     pub(super) rails: Rails,
+    pub(super) fences: FenceLedger,
+    pub(super) silence: Target,
 }
 
 impl PolicyMachines {
@@ -53,13 +65,15 @@ impl PolicyMachines {
             grants: grants::machines(),
             administrators: administration::administrators(),
             rails: rails::machine(),
+            fences: FenceLedger::default(),
+            silence: Target::new(silence::config(), Instant(0)),
         }
     }
 }
 
 impl PolicyScenario {
     /// Every scenario.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Eviction,
         Self::Quota,
         Self::Fallback,
@@ -67,6 +81,8 @@ impl PolicyScenario {
         Self::Grants,
         Self::Administration,
         Self::Rails,
+        Self::Fences,
+        Self::Silence,
     ];
 
     /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
@@ -94,6 +110,8 @@ impl PolicyScenario {
                 explore(&AdministrationWorld::new(machines.administrators), states_max)
             }
             Self::Rails => explore(&RailsWorld::new(machines.rails, faults_max), states_max),
+            Self::Fences => explore(&FencesWorld::new(machines.fences), states_max),
+            Self::Silence => explore(&SilenceWorld::new(machines.silence), states_max),
         }
     }
 
@@ -113,6 +131,8 @@ impl PolicyScenario {
             Self::Grants => play(&GrantsWorld::new(machines.grants, faults_max), seed),
             Self::Administration => play(&AdministrationWorld::new(machines.administrators), seed),
             Self::Rails => play(&RailsWorld::new(machines.rails, faults_max), seed),
+            Self::Fences => play(&FencesWorld::new(machines.fences), seed),
+            Self::Silence => play(&SilenceWorld::new(machines.silence), seed),
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use super::oracle::PolicyOracle;
 use super::scenario::{PolicyMachines, PolicyScenario};
+use super::silence;
+use handfast_core::Instant;
 use handfast_core::policy::PolicyVariant;
+use handfast_core::target::{Target, TargetVariant};
 
 /// A broken variant of the rules of policies, and where it is found out.
 pub struct PolicyEntry {
@@ -19,36 +22,59 @@ pub struct PolicyEntry {
     /// The oracle that is expected to fail.
     pub oracle: PolicyOracle,
     /// The variant that its machines follow.
-    pub variant: PolicyVariant,
+    pub variant: Broken,
+}
+
+/// A variant of a policy, or of a target.
+#[derive(Clone, Copy, Debug)]
+pub enum Broken {
+    /// Of a policy.
+    Policy(PolicyVariant),
+    /// Of a target.
+    Target(TargetVariant),
 }
 
 impl PolicyEntry {
     /// Machines that follow it.
     pub fn machines(&self) -> PolicyMachines {
         let shipping = PolicyMachines::shipping();
-        let PolicyMachines { eviction, quota, fallback, qpn_reuse, grants, administrators, rails } =
-            shipping;
-        let (grants, memo, groups, (apart, trust)) = grants;
+        let variant = match self.variant {
+            Broken::Policy(variant) => variant,
+            Broken::Target(variant) => {
+                let silence = Target::with_variant(silence::config(), Instant(0), variant);
+                return PolicyMachines { silence, ..shipping };
+            }
+        };
+        let (grants, memo, groups, (apart, trust)) = shipping.grants;
         PolicyMachines {
-            eviction: eviction.following(self.variant),
-            quota: quota.following(self.variant),
-            fallback: fallback.following(self.variant),
-            qpn_reuse: qpn_reuse.following(self.variant),
+            eviction: shipping.eviction.following(variant),
+            quota: shipping.quota.following(variant),
+            fallback: shipping.fallback.following(variant),
+            qpn_reuse: shipping.qpn_reuse.following(variant),
             grants: (
-                grants.following(self.variant),
-                memo.following(self.variant),
-                groups.following(self.variant),
-                (apart.following(self.variant), trust.following(self.variant)),
+                grants.following(variant),
+                memo.following(variant),
+                groups.following(variant),
+                (apart.following(variant), trust.following(variant)),
             ),
-            administrators: administrators.map(|all| all.following(self.variant)),
-            rails,
+            administrators: shipping.administrators.map(|all| all.following(variant)),
+            rails: shipping.rails.following(variant),
+            fences: shipping.fences.following(variant),
+            silence: shipping.silence,
         }
     }
 }
 
-/// Rows of id, variant, scenario, faults needed, oracle and rule.
+/// Rows of id, machine, variant, scenario, faults needed, oracle and rule; the machine is a policy if none is
+/// named.
 macro_rules! table {
-    ($($id:literal $variant:ident: $scenario:ident with $faults_max:literal breaks $oracle:ident,
+    (@ $variant:ident) => {
+        Broken::Policy(PolicyVariant::$variant)
+    };
+    (@ $variant:ident Target) => {
+        Broken::Target(TargetVariant::$variant)
+    };
+    ($($id:literal $variant:ident $(of $machine:ident)?: $scenario:ident with $faults_max:literal breaks $oracle:ident,
         $breaks:literal;)*) => {
         &[$(PolicyEntry {
             id: $id,
@@ -57,7 +83,7 @@ macro_rules! table {
             scenario: PolicyScenario::$scenario,
             faults_max: $faults_max,
             oracle: PolicyOracle::$oracle,
-            variant: PolicyVariant::$variant,
+            variant: table!(@ $variant $($machine)?),
         }),*]
     };
 }
@@ -96,6 +122,14 @@ pub const POLICY_VARIANTS: &[PolicyEntry] = table! {
         "the failures of before count when RDMA is tried again";
     "RDMA-6" TriedAtOnce: Fallback with 1 breaks TriedEarly,
         "RDMA that was given up is tried with the next lane";
+    "RAIL-5" SteadyAtOnce: Rails with 3 breaks Paused,
+        "a lane clears the failures of its rail at once";
+    "RAIL-6" RailFailuresKept: Rails with 4 breaks Paused,
+        "the failure of a demand forgets no failure of a rail";
+    "FENCE-5" SentForgotten: Fences with 0 breaks Doubted,
+        "the fence of a path settles the doubt of lanes that are up";
+    "WATCH-2" FailureAnswers of Target: Silence with 0 breaks Silence,
+        "a slice that fails or is given back counts as a sign of life of the peer";
     "REUSE-1" SameRunReported: QpnReuse with 0 breaks Imagined,
         "an announcement that is repeated is taken for a restart";
     "REUSE-2" FirstNumberCompared: QpnReuse with 1 breaks Imagined,

@@ -669,6 +669,18 @@ pub const OF_LANES: &[Entry] = &[
         ..CLASSIC
     },
     Entry {
+        id: "FENCE-4",
+        name: "FenceOwedByWaiting",
+        breaks: "a lane that is down owes a fence only if a batch waits for it",
+        scenarios: &[Scenario::Transfers],
+        devices: Ground::on(&STRICT, Some(Traffic::GivenUp)),
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::GhostByte],
+        target: |config, now| Target::with_variant(config, now, TargetVariant::FenceOwedByWaiting),
+        ..CLASSIC
+    },
+    Entry {
         id: "FENCE-3",
         name: "FenceLossUnreported",
         breaks: "the loss of a fence is not passed on to the batches that wait for it",

@@ -128,6 +128,38 @@ pub(super) const OF_TIME: &[Entry] = &[
         build: || of(Variant::HeldUnbounded),
         ..CLASSIC
     },
+    Entry {
+        id: "BOUND-2",
+        name: "LaneTooMany",
+        breaks: "a node has one lifecycle more than its limit",
+        scenarios: &[Scenario::TightLimits],
+        faults: Faults::ALL,
+        faults_max: 1,
+        oracles: &[Oracle::Bounds],
+        build: || of(Variant::LaneTooMany),
+        ..CLASSIC
+    },
+    Entry {
+        id: "BOUND-3",
+        name: "PeerTooMany",
+        breaks: "the table of peers takes one more than its limit",
+        scenarios: &[Scenario::Crowd],
+        faults: Faults::NONE,
+        faults_max: 0,
+        oracles: &[Oracle::Bounds],
+        build: || of(Variant::PeerTooMany),
+        ..CLASSIC
+    },
+    Entry {
+        id: "BOUND-4",
+        name: "BusyWhileDraining",
+        breaks: "a quiesce that meets a lane in shutdown is refused as busy",
+        scenarios: &[Scenario::CloseAgainstClose],
+        operations: Operations::Stepwise,
+        oracles: &[Oracle::Bounds],
+        build: || of(Variant::BusyWhileDraining),
+        ..CLASSIC
+    },
 ];
 
 /// Variants that only a clock shows: an explorer, whose clock stands still, takes all moments for one.
@@ -152,6 +184,26 @@ pub(super) const OF_CLOCK: &[Entry] = &[
         faults_max: 6,
         operations: Operations::Stepwise,
         build: || of(Variant::OfferExtended),
+        ..WAIT
+    },
+    Entry {
+        id: "TIME-12",
+        name: "WaitRenewed",
+        breaks: "a demand that waits for room and is made again waits from then on",
+        scenarios: &[Scenario::Impatient],
+        faults: Faults::ALL,
+        faults_max: 6,
+        operations: Operations::Stepwise,
+        build: || of(Variant::WaitRenewed),
+        ..WAIT
+    },
+    Entry {
+        id: "TIME-13",
+        name: "DueAfterMoment",
+        breaks: "a timer is due after its moment",
+        scenarios: &[Scenario::LowerOpens],
+        operations: Operations::Stepwise,
+        build: || of(Variant::DueAfterMoment),
         ..WAIT
     },
 ];
