@@ -222,6 +222,7 @@ impl Scenario {
             build: Arc::new(Node::new),
             build_target: Target::new,
             build_sharing: Sharing::new,
+            build_connections: None,
         }
     }
 
