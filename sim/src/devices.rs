@@ -1,8 +1,9 @@
 //! The devices of a world's sites, and the traffic between them.
 
 use crate::transfers::Traffic;
+use handfast_core::connection::LaneConnections;
 use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, SHM, STRICT};
-use handfast_transport_sim::{Backend, CommandKind, Devices, Faults, Setup};
+use handfast_transport_sim::{Backend, BuildConnections, CommandKind, Devices, Faults, Setup};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -17,12 +18,19 @@ pub struct Ground {
     pub random_psns: bool,
     /// Transfers; without them lanes carry nothing.
     pub traffic: Option<Traffic>,
+    /// Queue pairs connect through the connection manager; otherwise out of band.
+    pub managed: bool,
 }
 
 impl Ground {
     /// The strict device, and nothing is transferred: the table of queue pairs says it all.
-    pub const BARE: Self =
-        Self { profile: &STRICT, rebirth: Rebirth::Anew, random_psns: false, traffic: None };
+    pub const BARE: Self = Self {
+        profile: &STRICT,
+        rebirth: Rebirth::Anew,
+        random_psns: false,
+        traffic: None,
+        managed: false,
+    };
 
     /// A device in its proper use: sequence numbers are exchanged, and a restart reuses numbers and
     /// keys. On a device that ignores sequence numbers a restart continues them instead, since only
@@ -32,7 +40,12 @@ impl Ground {
             PsnSource::Attributes => Rebirth::Anew,
             PsnSource::Constant => Rebirth::GoesOn,
         };
-        Self { profile, rebirth, random_psns: true, traffic }
+        Self { profile, rebirth, random_psns: true, traffic, managed: false }
+    }
+
+    /// The same through the connection manager.
+    pub const fn managed_on(profile: &'static Profile, traffic: Option<Traffic>) -> Self {
+        Self { managed: true, ..Self::on(profile, traffic) }
     }
 
     /// The kinds of fault that can make a difference: those of devices only where the devices say
@@ -64,13 +77,17 @@ impl Ground {
         if !self.random_psns {
             words.push_str(", sequence numbers from zero");
         }
+        if self.managed {
+            words.push_str(", through the connection manager");
+        }
         words
     }
 
     /// Applies the devices and traffic to an initial world.
     pub(crate) fn lay(self, backend: Backend, setup: &mut Setup) {
-        let Self { profile, rebirth, random_psns, traffic } = self;
+        let Self { profile, rebirth, random_psns, traffic, managed } = self;
         setup.devices = Devices { profile, backend, rebirth, random_psns };
+        setup.build_connections = managed.then_some(LaneConnections::new as BuildConnections);
         setup.transfers = traffic.map(Traffic::transfers);
         if let Some(transfers) = setup.transfers.as_ref().filter(|_| setup.rails) {
             // A host with transfers opens every rail itself.
@@ -105,7 +122,8 @@ impl Display for Ground {
         }
         let rebirth = if self.rebirth == Rebirth::Anew { "a" } else { "g" };
         let psns = if self.random_psns { "x" } else { "z" };
-        write!(formatter, ",{rebirth}{psns}")
+        let manager = if self.managed { "m" } else { "" };
+        write!(formatter, ",{rebirth}{psns}{manager}")
     }
 }
 
@@ -123,6 +141,10 @@ impl FromStr for Ground {
         }
         let parts: Vec<&str> = text.split(',').collect();
         let [profile, traffic, letters] = parts[..] else { return Err(NoGround) };
+        let (letters, managed) = match letters.strip_suffix('m') {
+            Some(letters) => (letters, true),
+            None => (letters, false),
+        };
         let (rebirth, random_psns) = match letters {
             "ax" => (Rebirth::Anew, true),
             "az" => (Rebirth::Anew, false),
@@ -135,6 +157,6 @@ impl FromStr for Ground {
             name => Some(Traffic::named(name).ok_or(NoGround)?),
         };
         let profile = profile_named(profile).ok_or(NoGround)?;
-        Ok(Self { profile, rebirth, random_psns, traffic })
+        Ok(Self { profile, rebirth, random_psns, traffic, managed })
     }
 }

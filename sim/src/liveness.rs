@@ -274,7 +274,8 @@ fn rank(world: &World, choice: &Choice, quiet: bool) -> Option<(u8, u64)> {
         Action::Frame(..) | Action::Piece(..) | Action::ReadEnd(..) | Action::SeeDeath(..) => {
             Some((0, 3))
         }
-        Action::HeldRetire(_) => Some((3, 2)),
+        Action::Notice(..) | Action::LoseNotice(..) => Some((0, 4)),
+        Action::HeldRetire(_) | Action::DialOverdue(..) => Some((3, 2)),
         Action::Answer(_) => Some((1, 0)),
         Action::Call(..) => Some((2, 0)),
         Action::Broken(..) | Action::Exhaust(..) => Some((3, 0)),

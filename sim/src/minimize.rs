@@ -250,18 +250,22 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
     let mut faults = Faults::NONE;
     for choice in schedule.iter().filter(|choice| choice.cost > 0) {
         let kind = match &choice.action {
-            Action::LoseCall(_, false) | Action::LoseAnswer(_, false) | Action::LosePacket(_) => {
-                &mut faults.loss
+            Action::LoseCall(_, false)
+            | Action::LoseAnswer(_, false)
+            | Action::LosePacket(_)
+            | Action::LoseNotice(..) => &mut faults.loss,
+            Action::DuplicateCall(..) | Action::DuplicatePacket(_) | Action::RepeatRequest(_) => {
+                &mut faults.duplication
             }
-            Action::DuplicateCall(..) | Action::DuplicatePacket(_) => &mut faults.duplication,
             Action::LoseCall(_, true) | Action::LoseAnswer(_, true) => &mut faults.call_failure,
             Action::FailOperation(_) => &mut faults.operation_failure,
             Action::StallOperation(_) => &mut faults.operation_stall,
             Action::Restart(_) => &mut faults.crash,
             Action::LaneError(..) => &mut faults.lane_error,
-            Action::Timer(..) | Action::Exhaust(..) | Action::TargetTimer(..) => {
-                &mut faults.early_timer
-            }
+            Action::Timer(..)
+            | Action::Exhaust(..)
+            | Action::TargetTimer(..)
+            | Action::DialOverdue(..) => &mut faults.early_timer,
             Action::FailStep(..) => &mut faults.step_failure,
             Action::ProtectionError(..) => &mut faults.protection,
             Action::BreakChannel(..) => &mut faults.channel,

@@ -228,6 +228,7 @@ impl Scenario {
             build: Arc::new(Node::new),
             build_target: Target::new,
             build_sharing: Sharing::new,
+            build_connections: None,
         }
     }
 

@@ -90,6 +90,14 @@ pub enum Action {
     BreakChannel(usize, Lifecycle),
     /// A retirement fails, since the peer does not let memory go.
     HeldRetire(usize),
+    /// A message or an event of the connection manager reaches a side of a connection.
+    Notice(u64, usize),
+    /// A message of the connection manager is lost.
+    LoseNotice(u64, usize),
+    /// A connect request arrives, and a copy of it stays in flight.
+    RepeatRequest(u64),
+    /// The time of a dial, or of the wait for the peer's, is over.
+    DialOverdue(usize, Lifecycle),
     /// The application of a site unregisters the memory that peers may access.
     Unregister(usize),
 }
@@ -128,6 +136,7 @@ impl World {
         self.push_disturbances(true, choices);
         self.push_data(false, choices);
         self.push_channels(false, choices);
+        self.push_connections(false, choices);
         if !self.mute.is_empty() {
             choices.retain(|choice| !self.stopped(&choice.action));
         }
@@ -174,6 +183,7 @@ impl World {
         self.push_disturbances(true, choices);
         self.push_data(paid, choices);
         self.push_channels(paid, choices);
+        self.push_connections(paid, choices);
         LANES.with(|spare| spare.keep(sound));
         if !self.mute.is_empty() {
             choices.retain(|choice| !self.stopped(&choice.action));
@@ -289,7 +299,9 @@ impl World {
             }
             if faults.step_failure {
                 let kind = self.operations[at].operation.id().kind;
-                for call in Self::steps_of(kind) {
+                // The kernel connects them.
+                let is_managed = kind == OperationKind::Connect && self.is_managed();
+                for call in Self::steps_of(kind).iter().filter(|_| !is_managed) {
                     charged(Action::FailStep(at, *call));
                 }
             }
@@ -351,6 +363,9 @@ impl World {
     pub(crate) fn can_end(&self, pending: &Pending) -> bool {
         let lifecycle = match pending.operation {
             Operation::Probe { lifecycle } => lifecycle,
+            Operation::Connect { local, .. } if self.is_managed() => {
+                return self.can_end_connect(pending.site, local.lifecycle);
+            }
             Operation::Drain { lifecycle } => return self.is_drained(pending.site, lifecycle),
             Operation::Retire { lifecycle } if self.is_shared() => {
                 return self.is_apart(pending.site, lifecycle);
@@ -461,7 +476,15 @@ impl World {
             Action::BreakChannel(site, lane) => self.break_channel(*site, *lane),
             Action::HeldRetire(at) => self.fail_held_retire(*at, step),
             Action::Unregister(site) => self.unregister(*site, step),
+            Action::Notice(link, side) => self.deliver_notice(*link, *side, step),
+            Action::LoseNotice(link, side) => self.lose_notice(*link, *side),
+            Action::RepeatRequest(link) => self.repeat_request(*link, step),
+            Action::DialOverdue(site, lane) => {
+                self.check_overdue((*site, *lane), choice.cost, step);
+                self.dial_overdue(*site, *lane, step);
+            }
         }
+        self.settle_connections(step);
         self.settle_data(arrived, step);
         self.prune();
     }
@@ -525,6 +548,10 @@ impl World {
                 format!("timer {timer:?} of the transfers of {} fires", site(at))
             }
             Action::Unregister(at) => format!("{} unregisters its memory", site(at)),
+            Action::Notice(..)
+            | Action::LoseNotice(..)
+            | Action::RepeatRequest(_)
+            | Action::DialOverdue(..) => self.describe_connection(action),
             Action::Frame(..)
             | Action::Piece(..)
             | Action::ReadEnd(..)

@@ -116,6 +116,9 @@ impl World {
                 | Action::SeeDeath(..)
                 | Action::HeldRetire(_)
                 | Action::Unregister(_)
+                | Action::Notice(..)
+                | Action::RepeatRequest(_)
+                | Action::DialOverdue(..)
         );
         by_process && self.mute.contains(&self.host(self.actor(action)))
     }

@@ -4,8 +4,8 @@ use crate::backend::Backend;
 use crate::copy::copied;
 use crate::setup::{Devices, Setup};
 use crate::verbs::{
-    self, Access, Attributes, Call, Errno, Gid, GidKind, QpState, Rebirth, VerbsError,
-    WorkCompletion,
+    self, Access, Attributes, Call, Errno, Gid, GidKind, ManagedSettings, QpState, Rebirth,
+    VerbsError, WorkCompletion,
 };
 use handfast_core::{Lifecycle, Pair};
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub struct QueuePair {
 
 /// Maximum outstanding work on a queue pair.
 const SEND_DEPTH: u32 = 16;
+/// Outstanding reads of a queue pair that the connection manager connects.
+const READS: u8 = 16;
 
 /// The queue pairs of all sites from their owners' view, and the devices that hold them. The
 /// devices decide the outcome; `sim-tests` shows that both agree.
@@ -230,6 +232,26 @@ impl Fabric {
         // A single try suffices: time is an event here, and a second try adds no world.
         let rts = Attributes { retry_count: Some(0), ..Attributes::to_rts(psns.ours) };
         self.verbs.modify(site, number, &rts)
+    }
+
+    /// Connects a queue pair as the kernel's connection manager does. Returns whether it was connected.
+    pub(crate) fn connect_managed(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        target: Target,
+    ) -> bool {
+        let Some(qp) = self.of_mut(site, lifecycle).filter(|qp| !qp.broken) else { return false };
+        let (site, number) = (qp.site, qp.number);
+        // A single try, as of queue pairs that are connected out of band.
+        let settings =
+            ManagedSettings { reads: READS, peer_reads: READS, timeout: None, retries: 0 };
+        let peer = (target.site, target.number);
+        let is_connected = self.verbs.connect_managed(site, number, peer, settings);
+        if let Some(qp) = self.of_mut(self.host(site), lifecycle).filter(|_| is_connected) {
+            qp.target = Some(target);
+        }
+        is_connected
     }
 
     /// Notes the queue pairs that are in error on their devices.

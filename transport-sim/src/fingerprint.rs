@@ -255,7 +255,10 @@ impl World {
 
     /// Whether lifecycles are identified by number instead of rank.
     pub(crate) fn knows_by_number(&self) -> bool {
-        self.setup.devices.random_psns || self.data.is_some() || self.is_shared()
+        self.setup.devices.random_psns
+            || self.data.is_some()
+            || self.is_shared()
+            || self.is_managed()
     }
 
     /// Returns the digest of everything that can affect the future.
@@ -300,6 +303,9 @@ impl World {
         }
         if self.is_shared() {
             self.channels.encode(&mut encoder);
+        }
+        if self.is_managed() {
+            self.managed.encode(&mut encoder);
         }
         self.mute.iter().for_each(|site| site.hash(&mut encoder));
         self.hash_bags(&ranks, form.letter).hash(&mut encoder);
@@ -386,6 +392,7 @@ pub(crate) fn hash_message(message: &Message, ranks: &dyn Ranks, encoder: &mut E
     }
     message.body.queue_pairs.iter().for_each(|number| number.hash(encoder));
     message.body.gid.hash(encoder);
+    message.body.connection_manager.iter().for_each(|text| text.hash(encoder));
     message.refusal.as_ref().map(|refusal| refusal.reason).hash(encoder);
 }
 
@@ -399,6 +406,7 @@ fn hash_operation(
     if let Operation::Connect { remote, body, .. } = operation {
         (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
         body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+        body.connection_manager.iter().for_each(|text| text.hash(encoder));
     }
     // Only zero or non-zero matters here.
     if matches!(operation, Operation::Create { skip, .. } if *skip > 0) {

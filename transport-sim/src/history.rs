@@ -77,6 +77,7 @@ impl World {
             Action::LoseCall(..)
             | Action::LoseAnswer(..)
             | Action::StallOperation(_)
+            | Action::LoseNotice(..)
             | Action::LosePacket(_) => true,
             Action::Call(_, site) | Action::DuplicateCall(_, site) => swallowed(site),
             _ => false,
@@ -247,6 +248,7 @@ impl World {
             matches!(
                 choice.action,
                 Action::Timer(..)
+                    | Action::DialOverdue(..)
                     | Action::TargetTimer(..)
                     | Action::Command(_)
                     | Action::Submit(_)

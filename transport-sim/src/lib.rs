@@ -22,6 +22,7 @@ mod fingerprint;
 mod history;
 mod journal;
 mod letter;
+mod managed;
 mod old;
 mod operate;
 mod oracle;
@@ -50,8 +51,8 @@ pub use journal::JournalEntry;
 pub use letter::Letter;
 pub use oracle::{Oracle, Violation};
 pub use setup::{
-    Build, BuildSharing, BuildTarget, Command, CommandKind, Devices, Faults, OldPeer, Operations,
-    Setup,
+    Build, BuildConnections, BuildSharing, BuildTarget, Command, CommandKind, Devices, Faults,
+    OldPeer, Operations, Setup,
 };
 pub use view::InFlight;
 pub use waits::{Cause, DECLARED, Waits};

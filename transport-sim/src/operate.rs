@@ -9,7 +9,7 @@ use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, Pair};
+use handfast_core::{Lifecycle, NicPath, Pair};
 
 /// Return value of an injected step failure.
 const INJECTED: Errno = Errno::Enomem;
@@ -55,7 +55,9 @@ impl World {
     ) -> Outcome {
         let nic = self.nic_of_lane(site, operation.id().lifecycle);
         let outcome = match operation {
-            Operation::Create { lifecycle, skip, .. } => self.create(nic, *lifecycle, *skip),
+            Operation::Create { lifecycle, skip, peer } => {
+                self.create(nic, (*lifecycle, peer), *skip)
+            }
             Operation::Connect { local, remote, body } => {
                 self.connect(site, *local, *remote, body, step)
             }
@@ -81,7 +83,7 @@ impl World {
     fn create(
         &mut self,
         site: usize,
-        lifecycle: Lifecycle,
+        (lifecycle, peer): (Lifecycle, &NicPath),
         skip: u32,
     ) -> Result<Outcome, VerbsError> {
         let number = match skip {
@@ -96,7 +98,9 @@ impl World {
             true => vec![self.psn(self.pair(site, lifecycle))],
             false => Vec::new(),
         };
-        Ok(Outcome::Created(Body { queue_pairs: vec![number], psns, gid, ..Body::default() }))
+        let mut body = Body { queue_pairs: vec![number], psns, gid, ..Body::default() };
+        self.announce_managed(site, (lifecycle, number), peer, &mut body);
+        Ok(Outcome::Created(body))
     }
 
     fn probe(&self, site: usize, lifecycle: Lifecycle) -> Outcome {
@@ -142,6 +146,11 @@ impl World {
             let detail = format!("site {site} destroys {lifecycle:?}, still published");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
         }
+        if self.is_managed() {
+            self.retire_managed(site, lifecycle, step)?;
+            self.lane_down(site, lifecycle, step);
+            return Ok(Outcome::Retired);
+        }
         let mut drained = Vec::new();
         let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
         self.completions_drained(site, lifecycle, &drained, step);
@@ -159,6 +168,9 @@ impl World {
         body: &Body,
         step: &mut Step,
     ) -> Result<Outcome, VerbsError> {
+        if self.is_managed() {
+            return Ok(self.end_connect(site, local.lifecycle));
+        }
         let path = self.peer_of(site, local.lifecycle);
         let target = Target {
             site: path.map_or(usize::MAX, |path| self.site_at(remote.incarnation, path)),
@@ -197,8 +209,9 @@ impl World {
         }
     }
 
-    pub(crate) fn fail(&mut self, site: usize, id: OperationId) -> Outcome {
+    pub(crate) fn fail(&mut self, site: usize, id: OperationId, step: &mut Step) -> Outcome {
         if id.kind == OperationKind::Connect {
+            self.fail_connect(site, id.lifecycle, step);
             self.fabric.break_down(site, id.lifecycle);
         }
         Outcome::Failed(error(Side::Local, "simulated operation"))

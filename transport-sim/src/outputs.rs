@@ -118,6 +118,11 @@ impl World {
         }
     }
 
+    /// Lets every operation of a site succeed that can, where each is a part of its event.
+    pub(crate) fn operate_all_at_once(&mut self, site: usize, step: &mut Step) {
+        self.operate_at_once(site, 0, step);
+    }
+
     fn perform_output(&mut self, site: usize, made: &Made, dead: &mut Dead, step: &mut Step) {
         match made {
             Made::Call(letter, is_dead) => {
@@ -192,6 +197,7 @@ impl World {
         if let Some(refusal) = &letter.refusal {
             step.refusals.push(refusal.reason);
         }
+        self.note_answer(site, &letter);
         let echo = letter.echo;
         let held =
             |held: &HeldCall| held.site == site && held.token == token && Some(held.sender) == echo;

@@ -3,10 +3,11 @@
 use crate::backend::Backend;
 use crate::data::TransferSetup;
 use crate::verbs::{Profile, Rebirth, STRICT};
+use handfast_core::connection::LaneConnections;
 use handfast_core::node::{Limits, Timing};
 use handfast_core::sharing::Sharing;
 use handfast_core::target::{Target, TargetConfig};
-use handfast_core::{Instant, NicPath, Node, NodeConfig};
+use handfast_core::{Incarnation, Instant, NicPath, Node, NodeConfig};
 use std::sync::Arc;
 
 /// Creates the node of a site. An explorer sets a variant of the rules here.
@@ -17,6 +18,9 @@ pub type BuildTarget = fn(TargetConfig, Instant) -> Target;
 
 /// Creates an end of a same-host channel. An explorer sets a variant here.
 pub type BuildSharing = fn() -> Sharing;
+
+/// Creates the connections of a NIC. An explorer sets a variant here.
+pub type BuildConnections = fn(Incarnation) -> LaneConnections;
 
 /// Requests of an application to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -230,6 +234,9 @@ pub struct Setup {
     pub build_target: BuildTarget,
     /// Creates the ends of same-host channels.
     pub build_sharing: BuildSharing,
+    /// Creates the connections of NICs whose queue pairs connect through the connection manager; `None` if
+    /// they connect out of band.
+    pub build_connections: Option<BuildConnections>,
 }
 
 impl Setup {
@@ -245,6 +252,7 @@ impl Setup {
         *self.devices.profile != STRICT
             || self.devices.random_psns
             || self.transfers.is_some()
+            || self.build_connections.is_some()
             || faults.step_failure
             || faults.port
             || faults.address

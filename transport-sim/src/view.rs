@@ -66,6 +66,9 @@ impl World {
                 usize::from(self.fabric.verbs.packets()[*at].to)
             }
             Action::LosePacket(at) => usize::from(self.fabric.verbs.packets()[*at].from),
+            Action::Notice(link, side) => self.site_of_link(*link, *side),
+            Action::LoseNotice(link, side) => self.sender_of_link(*link, *side),
+            Action::RepeatRequest(link) => self.site_of_link(*link, 1),
             Action::Call(_, site)
             | Action::DuplicateCall(_, site)
             | Action::Timer(site, _)
@@ -82,6 +85,7 @@ impl World {
             | Action::SeeDeath(site, _)
             | Action::BreakChannel(site, _)
             | Action::Unregister(site)
+            | Action::DialOverdue(site, _)
             | Action::Restart(site) => *site,
         }
     }

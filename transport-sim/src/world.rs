@@ -8,6 +8,7 @@ use crate::fabric::{Fabric, QueuePair, Target};
 use crate::history::History;
 use crate::journal::JournalEntry;
 use crate::letter::Letter;
+use crate::managed::Managed;
 use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Faults, Setup};
@@ -134,6 +135,7 @@ pub struct World {
     pub(crate) mute: Vec<usize>,
     pub(crate) data: Option<Arc<Data>>,
     pub(crate) channels: Channels,
+    pub(crate) managed: Managed,
     pub(crate) history: History,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
@@ -146,7 +148,7 @@ pub struct World {
 copied!(World {
     shared: setup;
     lists: sites, calls, operations;
-    rest: answers, held, fabric, commands, repeats_commands, stuck, mute, data, channels, history,
+    rest: answers, held, fabric, commands, repeats_commands, stuck, mute, data, channels, managed, history,
         faults_spent, now, touched, is_pruned
 });
 
@@ -154,8 +156,11 @@ impl World {
     /// Creates a world in its initial state.
     pub fn new(setup: Setup) -> Self {
         let setup = Arc::new(setup);
-        let sites = (0..setup.sites.len()).map(|site| Arc::new(fresh(&setup, site, 0))).collect();
+        let sites: Vec<_> =
+            (0..setup.sites.len()).map(|site| Arc::new(fresh(&setup, site, 0))).collect();
+        let runs = sites.iter().map(|site: &Arc<Site>| site.incarnation);
         let mut world = Self {
+            managed: Managed::new(&setup, runs),
             sites,
             calls: Vec::new(),
             answers: Vec::new(),
@@ -254,6 +259,7 @@ impl World {
             && self.operations.iter().all(|pending| self.waits_for_peer(pending))
             && !self.data_moves()
             && !self.channels_move()
+            && !self.connections_move()
     }
 
     /// Whether an operation waits for a process that may never act.
@@ -374,6 +380,7 @@ impl World {
             Some(_) => plain_token(&message),
         });
         let from = self.host(self.site_at(message.sender.incarnation, &message.from));
+        self.hear_request(site, &message);
         let (sender, asks_end) = (message.sender, message.op == Op::Quiesce);
         let waiting = self.held.iter().filter(|held| (held.site, held.from) == (site, from));
         let (waiting, answered) = (waiting.count(), self.answers.len());
@@ -479,12 +486,15 @@ impl World {
     }
 
     pub(crate) fn operate(&mut self, index: usize, succeeds: bool, step: &mut Step) {
+        if succeeds && self.begin_connect(index, step) {
+            return;
+        }
         let pending = self.operations.remove(index);
         let (site, id) = (pending.site, pending.operation.id());
         let outcome = if succeeds {
             self.perform(site, &pending.operation, step)
         } else {
-            self.fail(site, id)
+            self.fail(site, id, step)
         };
         let performed = succeeds;
         step.record(|| JournalEntry::Ended { site, id, performed, outcome: outcome.clone() });
@@ -546,6 +556,7 @@ impl World {
         self.held = held;
         self.channels_die(site, old.incarnation);
         self.fabric.forget_site(site, self.setup.devices.rebirth);
+        self.connections_die(site, old.incarnation);
         self.stuck.retain(|(owner, _)| *owner != site);
         self.mute.retain(|mute| *mute != site);
         self.restart_data(site);
@@ -570,7 +581,13 @@ impl World {
     }
 
     pub(crate) fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
-        let Operation::Connect { local, remote, .. } = operation else { return };
+        if let Operation::Connect { local, remote, .. } = operation {
+            self.check_stale(site, *local, *remote, step);
+        }
+    }
+
+    /// Checks that no earlier queue pair to the peer remains (rule H6).
+    pub(crate) fn check_stale(&self, site: usize, local: Pair, remote: Pair, step: &mut Step) {
         let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
         let stale = |qp: &QueuePair, target: Target| {
             let path = self.way(qp.site, target.site);
@@ -578,14 +595,14 @@ impl World {
             path == *peer || (path.node == peer.node && reborn)
         };
         let earlier = self.fabric.table.iter().find(|qp| {
-            let towards = |target: Target| stale(qp, target);
+            let towards = |target: Target| stale(qp, target) && !self.is_unused(qp, target);
             qp.host == site && qp.lifecycle != local.lifecycle && qp.target.is_some_and(towards)
         });
         if let Some(earlier) = earlier {
             let detail = format!(
                 "{} wires towards {} while {} is still connected towards that node",
                 self.describe_own(site, local.lifecycle),
-                self.describe_pair(*remote),
+                self.describe_pair(remote),
                 self.describe_own(site, earlier.lifecycle)
             );
             step.violations.push(Violation::new(Oracle::StaleLane, detail));

@@ -12,6 +12,7 @@ mod exploration;
 mod explored;
 mod fleet;
 mod look_ups;
+mod managed;
 mod mixed;
 mod mooncake;
 mod policies;

@@ -2,7 +2,7 @@
 
 use super::errors::Errno;
 use super::objects::{GidKind, Status};
-use super::states::{QpState, Transitions};
+use super::states::{QpState, Step, Transitions};
 
 /// Fate of a send posted before RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +277,14 @@ pub struct Profile {
     pub error_event: bool,
     /// Reports `PORT_ACTIVE` twice.
     pub port_active_twice: bool,
+}
+
+impl Profile {
+    /// Whether the device refuses queue pairs that are connected out of band.
+    pub fn connects_managed_only(&self) -> bool {
+        let to_rts = self.transitions.iter().map(|from| from[QpState::Rts as usize]);
+        !to_rts.into_iter().any(|step| matches!(step, Step::Connect | Step::To(QpState::Rts)))
+    }
 }
 
 impl std::hash::Hash for Profile {

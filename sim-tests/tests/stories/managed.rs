@@ -1,0 +1,53 @@
+//! Nodes whose queue pairs connect through the connection manager: the rules of the handshake hold.
+
+use crate::nightly;
+use crate::transfers::holds;
+use handfast_sim::{Case, Ground, Scenario};
+use handfast_transport_sim::Operations;
+use handfast_transport_sim::verbs::ERDMA_STANDARD;
+
+/// Opens, closes and restarts of two nodes.
+const SCENARIOS: [Scenario; 6] = [
+    Scenario::LowerOpens,
+    Scenario::HigherOpens,
+    Scenario::SimultaneousOpen,
+    Scenario::CloseAgainstClose,
+    Scenario::OpenAgainstRestart,
+    Scenario::Established,
+];
+
+fn case(scenario: Scenario, operations: Operations, faults_max: u32) -> Case {
+    Case {
+        devices: Ground::managed_on(&ERDMA_STANDARD, None),
+        operations,
+        prune: true,
+        ..Case::shipping(scenario, faults_max)
+    }
+}
+
+/// Operations that end at once, and one fault of any kind at any time.
+#[test]
+fn managed_lanes_survive_a_fault_in_every_order() {
+    for scenario in SCENARIOS {
+        holds(&case(scenario, Operations::AtOnce, 1));
+    }
+    holds(&case(Scenario::OpenAgainstClose, Operations::AtOnce, u32::from(nightly())));
+}
+
+/// Every operation is an event of its own.
+#[test]
+fn managed_lanes_connect_stepwise_in_every_order() {
+    for scenario in SCENARIOS {
+        holds(&case(scenario, Operations::Stepwise, 0));
+    }
+    holds(&case(Scenario::OpenAgainstClose, Operations::Stepwise, 0));
+}
+
+/// One side opens: two faults, or one with every operation an event of its own.
+#[test]
+fn managed_lane_of_one_side_survives_two_faults() {
+    for scenario in [Scenario::LowerOpens, Scenario::HigherOpens] {
+        holds(&case(scenario, Operations::AtOnce, 2));
+        holds(&case(scenario, Operations::Stepwise, 1));
+    }
+}
