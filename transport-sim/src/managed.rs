@@ -90,11 +90,11 @@ impl World {
         !self.managed.machines.is_empty()
     }
 
-    fn machine(&self, nic: usize) -> &LaneConnections {
+    fn connections(&self, nic: usize) -> &LaneConnections {
         &self.managed.machines[nic]
     }
 
-    fn machine_mut(&mut self, nic: usize) -> &mut LaneConnections {
+    fn connections_mut(&mut self, nic: usize) -> &mut LaneConnections {
         Arc::make_mut(&mut self.managed.machines[nic])
     }
 
@@ -128,7 +128,7 @@ impl World {
         let token = Token(run << RUN_BITS | u128::from(lifecycle.0));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + nic as u16));
         let peer = peer.to_string();
-        let machine = self.machine_mut(nic);
+        let machine = self.connections_mut(nic);
         let own = machine.announce(lifecycle, &[number], Some(&peer), (address, token));
         body.connection_manager = own.ok().map(|own| own.to_string().into());
         body.rd_atomic = 1;
@@ -156,7 +156,7 @@ impl World {
         let Heard { lane, .. } = self.managed.heard.remove(at);
         if answer.op == Op::Reply {
             let nic = self.nic_of(site, &answer.to);
-            self.machine_mut(nic).handle_announcement(Some(&answer.to.to_string()), lane);
+            self.connections_mut(nic).handle_announcement(Some(&answer.to.to_string()), lane);
         }
     }
 
@@ -169,7 +169,7 @@ impl World {
         let Some(at) = self.begun((site, lifecycle)) else { return false };
         let nic = self.nic_of_lane(site, lifecycle);
         let is_refused = self.managed.begun[at].1.is_some();
-        !is_refused && self.machine(nic).progress(lifecycle) == Ok(LaneProgress::Pending)
+        !is_refused && self.connections(nic).progress(lifecycle) == Ok(LaneProgress::Pending)
     }
 
     /// Whether a Connect begins or ends now: it waits for its dial, unless a retire is behind it.
@@ -191,7 +191,7 @@ impl World {
         }
         let Some(Ok(peer)) = AnnouncedLane::of(body) else { return false };
         let nic = self.nic_of_lane(lane.0, lane.1);
-        let refused = self.machine_mut(nic).connect(lane.1, &peer).err();
+        let refused = self.connections_mut(nic).connect(lane.1, &peer).err();
         self.managed.early.retain(|known| *known != lane);
         self.managed.begun.push((lane, refused));
         self.managed.begun.sort_by_key(|(lane, _)| *lane);
@@ -214,11 +214,11 @@ impl World {
             return failed(if is_own { Side::Local } else { Side::Peer }, error.to_string());
         }
         let nic = self.nic_of_lane(site, lifecycle);
-        match self.machine(nic).progress(lifecycle) {
+        match self.connections(nic).progress(lifecycle) {
             Err(cause) => failed(side_of(cause), cause.to_string()),
             Ok(LaneProgress::Pending) => failed(Side::Local, "the connect is aborted".into()),
             Ok(progress) => {
-                self.machine_mut(nic).handle_wired(lifecycle);
+                self.connections_mut(nic).handle_wired(lifecycle);
                 if progress == LaneProgress::Awaiting && !self.is_joined(nic, lifecycle) {
                     self.managed.awaiting.push((site, lifecycle));
                     self.managed.awaiting.sort_unstable();
@@ -234,19 +234,19 @@ impl World {
         self.managed.begun.remove(at);
         let nic = self.nic_of_lane(site, lifecycle);
         let id = ConnectionId { lifecycle, place: PLACE };
-        self.machine_mut(nic).handle_failed(id, Cause::Local);
+        self.connections_mut(nic).handle_failed(id, Cause::Local);
         self.drain_connections(nic, step);
     }
 
     fn is_joined(&self, nic: usize, lifecycle: Lifecycle) -> bool {
-        self.machine(nic).peer(ConnectionId { lifecycle, place: PLACE }).is_some()
+        self.connections(nic).peer(ConnectionId { lifecycle, place: PLACE }).is_some()
     }
 
     /// Ends a dial, or the wait for the peer's, by its time.
     pub(crate) fn dial_overdue(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
         let lane = (site, lifecycle);
         let nic = self.nic_of_lane(site, lifecycle);
-        self.machine_mut(nic).handle_timeout(lifecycle);
+        self.connections_mut(nic).handle_timeout(lifecycle);
         self.managed.awaiting.retain(|known| *known != lane);
         self.drain_connections(nic, step);
     }
@@ -263,13 +263,13 @@ impl World {
         self.managed.begun.retain(|(known, _)| *known != lane);
         self.managed.awaiting.retain(|known| *known != lane);
         self.managed.retiring = Some(lane);
-        self.machine_mut(nic).retire(lifecycle);
+        self.connections_mut(nic).retire(lifecycle);
         self.drain_connections(nic, step);
         let mut drained = Vec::new();
         let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
         if destroyed.is_ok() {
             self.managed.early.retain(|known| *known != lane);
-            self.machine_mut(nic).handle_drained(lifecycle);
+            self.connections_mut(nic).handle_drained(lifecycle);
             self.drain_connections(nic, step);
         }
         self.managed.retiring = None;
@@ -280,11 +280,11 @@ impl World {
     /// Performs the outputs of a machine. Returns the rejected requests.
     fn drain_connections(&mut self, nic: usize, step: &mut Step) -> Vec<RequestId> {
         let mut rejected = Vec::new();
-        while let Some(output) = self.machine_mut(nic).poll_output() {
+        while let Some(output) = self.connections_mut(nic).poll_output() {
             step.note(|| format!("{}: {output:?}", self.describe_site(nic)));
             match output {
                 LaneOutput::Prepare { lifecycle } => {
-                    self.machine_mut(nic).handle_prepared(lifecycle);
+                    self.connections_mut(nic).handle_prepared(lifecycle);
                 }
                 LaneOutput::Connection(output) => {
                     if let ConnectionOutput::Reject { request, .. } = output {
@@ -305,7 +305,7 @@ impl World {
     fn on_lane_failed(&mut self, nic: usize, lifecycle: Lifecycle) {
         let lane = (self.host(nic), lifecycle);
         self.managed.awaiting.retain(|known| *known != lane);
-        let cause = self.machine(nic).progress(lifecycle).err();
+        let cause = self.connections(nic).progress(lifecycle).err();
         self.managed.failed.push((lane, cause.map_or(Side::Peer, side_of)));
     }
 
@@ -347,7 +347,7 @@ impl World {
     /// Joins a queue pair to the other end of a link. Returns whether the device did.
     fn join(&mut self, nic: usize, lifecycle: Lifecycle, other: Place, step: &mut Step) -> bool {
         let site = self.host(nic);
-        let bound = self.machine(nic).bound_to(lifecycle).map(|lane| lane.announcement.pair);
+        let bound = self.connections(nic).bound_to(lifecycle).map(|lane| lane.announcement.pair);
         let believed = bound.map_or(Pair { incarnation: other.run, lifecycle }, node_pair);
         let (local, target) = (
             self.pair(site, lifecycle),

@@ -26,7 +26,7 @@ impl World {
     pub(super) fn dial(&mut self, nic: usize, lifecycle: Lifecycle, data: &PrivateData) {
         let Some(place) = self.place(nic, lifecycle) else { return };
         let host = self.host(nic);
-        let bound = self.machine(nic).bound_to(lifecycle).map(|lane| lane.announcement);
+        let bound = self.connections(nic).bound_to(lifecycle).map(|lane| lane.announcement);
         let Some(peer) = bound else { return };
         let id = (1..).find(|id| self.link(*id).is_none()).unwrap_or_default();
         let listener = usize::from(peer.address.port()) - 1;
@@ -80,7 +80,7 @@ impl World {
             link.ends[LISTENER] = None;
             link.inboxes[DIALLER].push(Notice::Reject(None));
             let id = ConnectionId { lifecycle, place: PLACE };
-            return self.machine_mut(nic).handle_failed(id, Cause::Local);
+            return self.connections_mut(nic).handle_failed(id, Cause::Local);
         }
         link.inboxes[DIALLER].push(Notice::Accept(data.encode()));
         if ends_by_accept {
@@ -131,17 +131,17 @@ impl World {
             Notice::Accept(data) => self.deliver_accept((at, place), &data, step),
             Notice::Reject(data) => {
                 let data = data.as_ref().map_or(&[][..], |data| &data[..]);
-                self.machine_mut(nic).handle_rejected(lane, data);
+                self.connections_mut(nic).handle_rejected(lane, data);
             }
-            Notice::Established => self.machine_mut(nic).handle_established(lane, &[]),
+            Notice::Established => self.connections_mut(nic).handle_established(lane, &[]),
             Notice::Disconnect => {
                 if self.ends_by_accept() {
                     self.fabric.break_down(self.host(nic), lifecycle);
                 }
-                self.machine_mut(nic).handle_disconnected(lane);
+                self.connections_mut(nic).handle_disconnected(lane);
             }
             Notice::Unreachable => {
-                self.machine_mut(nic).handle_failed(lane, Cause::Unreachable);
+                self.connections_mut(nic).handle_failed(lane, Cause::Unreachable);
             }
             Notice::Request(_) => {}
         }
@@ -155,9 +155,9 @@ impl World {
         // It may have disconnected meanwhile, which the dialler hears next.
         let Some(other) = self.managed.links[at].places[LISTENER] else { return };
         if !self.join(nic, lifecycle, other, step) {
-            return self.machine_mut(nic).handle_failed(lane, Cause::Local);
+            return self.connections_mut(nic).handle_failed(lane, Cause::Local);
         }
-        self.machine_mut(nic).handle_established(lane, data);
+        self.connections_mut(nic).handle_established(lane, data);
         if !self.ends_by_accept() && self.is_joined(nic, lifecycle) {
             self.send(at, DIALLER, Notice::Established);
         }
@@ -172,11 +172,11 @@ impl World {
             return;
         }
         self.managed.links[at].request = Request::Held(run);
-        let before = self.machine(nic).clone();
+        let before = self.connections(nic).clone();
         let request = RequestId(id);
-        self.machine_mut(nic).handle_request(request, &data);
+        self.connections_mut(nic).handle_request(request, &data);
         let is_rejected = self.drain_connections(nic, step).contains(&request);
-        if is_rejected && *self.machine(nic) != before {
+        if is_rejected && *self.connections(nic) != before {
             let own = self.describe_site(nic);
             let detail = format!("{own} rejects a connection, and is not as before");
             step.violations.push(Violation::new(Oracle::RefusalChanged, detail));
@@ -253,7 +253,7 @@ impl World {
     /// Checks that a queue pair is connected to the one that its machine takes it for.
     pub(super) fn check_established(&mut self, nic: usize, id: ConnectionId, step: &mut Step) {
         let Some(place) = self.place(nic, id.lifecycle) else { return };
-        let known = self.machine(nic).peer(id).map(|peer| node_pair(peer.pair));
+        let known = self.connections(nic).peer(id).map(|peer| node_pair(peer.pair));
         let link = self.link_of(place).map(|(at, side)| (&self.managed.links[at], side));
         let other = link.and_then(|(link, side)| link.places[1 - side]);
         if other.is_some_and(|other| known != Some(self.pair_at(other))) {
