@@ -2,9 +2,10 @@
 
 use crate::nightly;
 use crate::transfers::holds;
-use handfast_sim::{Case, Ground, Scenario};
-use handfast_transport_sim::Operations;
+use handfast_core::connection::LaneConnections;
+use handfast_sim::{Case, Ending, Explorer, Ground, Scenario};
 use handfast_transport_sim::verbs::ERDMA_STANDARD;
+use handfast_transport_sim::{Operations, Oracle};
 
 /// Opens, closes and restarts of two nodes.
 const SCENARIOS: [Scenario; 6] = [
@@ -49,5 +50,19 @@ fn managed_lane_of_one_side_survives_two_faults() {
     for scenario in [Scenario::LowerOpens, Scenario::HigherOpens] {
         holds(&case(scenario, Operations::AtOnce, 2));
         holds(&case(scenario, Operations::Stepwise, 1));
+    }
+}
+
+/// A machine that notes no announcement holds the peer's dial until its own connect, which waits for the
+/// peer. Its control is the same world under the shipping machine.
+#[test]
+fn machine_that_notes_no_announcement_is_found() {
+    let case = case(Scenario::LowerOpens, Operations::AtOnce, 0);
+    holds(&case);
+    let mut setup = case.setup();
+    setup.build_connections = Some(|run| LaneConnections::new(run).with_peers_max(0));
+    match Explorer::default().explore(&case.scenario.begin(setup)).ending {
+        Ending::Violation(found) => assert_eq!(found.violation.oracle, Oracle::Promptness),
+        other => panic!("nothing is found: {other:?}"),
     }
 }

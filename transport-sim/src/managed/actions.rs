@@ -39,7 +39,7 @@ impl World {
     /// Adds the waits that may end by their time: at no cost if nothing else can end them.
     fn push_overdue(&self, paid: bool, choices: &mut Vec<Choice>) {
         let is_still = self.is_still();
-        if !is_still && !(paid && self.setup.faults.early_timer) {
+        if !(is_still || paid && self.setup.faults.early_timer) {
             return;
         }
         let dials = self.operations.iter().filter_map(|pending| {
