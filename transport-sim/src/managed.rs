@@ -381,7 +381,7 @@ impl World {
             && !there.is_some_and(is_used)
     }
 
-    /// Tells nodes of the lanes that have failed, and ends the operations that end at once.
+    /// Reports failed lanes to their nodes, and ends the operations that end at once.
     pub(crate) fn settle_connections(&mut self, step: &mut Step) {
         if !self.is_managed() {
             return;

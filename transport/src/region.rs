@@ -340,8 +340,8 @@ impl RegionTable {
         reached.inspect_err(|error| self.refuse(key, direction, requester, *error))
     }
 
-    /// Finds the region that a requester asks for as a whole, and its permissions. Tells no watch of a
-    /// refusal: the caller does so without its locks ([`RegionTable::report_refused`]).
+    /// Finds the region that a requester asks for as a whole, and its permissions. The caller reports a
+    /// refusal to the watches, without its locks ([`RegionTable::report_refused`]).
     ///
     /// # Errors
     /// [`RegionError::UnknownKey`] and [`RegionError::NotGranted`].
@@ -358,7 +358,7 @@ impl RegionTable {
         Ok((region, access))
     }
 
-    /// Tells the watches of a refused access.
+    /// Reports a refused access to the watches.
     pub fn report_refused(&self, refused: &Refused<'_>) {
         self.tell(|watch| watch.on_refused(refused));
     }

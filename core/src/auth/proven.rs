@@ -23,7 +23,7 @@ struct Shown {
 /// The names under which a proof was shown.
 #[derive(Clone, Debug)]
 struct Names<V> {
-    /// What it takes to verify the proof, as it was shown last.
+    /// The means to verify the proof, as it was shown last.
     value: V,
     /// The longest unused first.
     order: BTreeMap<u64, NodeName>,

@@ -49,7 +49,6 @@ const OUT_OF_BAND_CALLS: &[(&str, i32)] =
 const MANAGER_CALLS: &[(&str, i32)] = &[
     ("rdma_bind_addr", libc::EADDRINUSE),
     ("rdma_listen", libc::EADDRINUSE),
-    ("rdma_set_option", libc::ENOSYS),
     ("rdma_resolve_addr", libc::EIO),
     ("rdma_resolve_route", libc::EIO),
     ("rdma_connect", libc::ENOMEM),

@@ -9,7 +9,7 @@ use handfast_core::auth::{Inbound, PeerProofs, Proof, certified_part};
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
-/// What a peer has proven.
+/// The proof of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Shown {
     Key(Secret),
@@ -40,7 +40,7 @@ impl AuthWorld {
         self.lanes.iter().filter(|lane| lane.is_claimed && lane.is_up).count()
     }
 
-    /// What the dialling side of a session has proven to the listening one.
+    /// The proof that the dialling side of a session has shown to the listening one.
     pub(super) fn shown(&self, wire: usize) -> Option<Shown> {
         let wire = &self.wires[wire];
         let key = wire.sessions[1].map(|session| Shown::Key(session.key));

@@ -78,7 +78,7 @@ pub(super) struct Lane {
     pub(super) owner: Run,
     pub(super) peer: Run,
     secret: Fresh,
-    /// What the peer proved in the session that asked for it.
+    /// The proof of the peer in the session that asked for it.
     pub(super) shown: Option<Shown>,
     pub(super) is_claimed: bool,
     /// The dialling side has found its peer.

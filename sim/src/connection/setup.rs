@@ -3,7 +3,7 @@
 use handfast_core::Incarnation;
 use handfast_core::connection::{ANNOUNCING_PEERS_MAX, LaneConnections};
 
-/// What makes a connection an established one at its listener.
+/// The moment at which a connection is established at its listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Establishment {
     /// The dialler's last message: InfiniBand and RoCE.
@@ -23,7 +23,7 @@ impl Establishment {
 pub struct ConnectionSetup {
     /// Builds the machine of a run.
     pub build: fn(Incarnation) -> LaneConnections,
-    /// What the devices take for an established connection.
+    /// The moment at which the devices call a connection established.
     pub establishment: Establishment,
     /// Queue pairs of each node's lanes.
     pub queue_pairs: [u16; 2],

@@ -1,4 +1,4 @@
-//! What lies between the connection managers of two sites.
+//! Links between the connection managers of two sites.
 
 use handfast_core::connection::PRIVATE_DATA_BYTES;
 use handfast_core::{Incarnation, Lifecycle, Pair};
