@@ -271,6 +271,7 @@ fn passes(name: &str) {
     let (_process, mut command) = on(name);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
     println!("{text}");
 }
