@@ -6,6 +6,7 @@
 mod announced;
 pub(crate) mod capacity;
 pub(crate) mod driver;
+mod ending;
 pub(crate) mod legacy;
 pub(crate) mod registry;
 pub(crate) mod slice_loop;

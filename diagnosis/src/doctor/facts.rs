@@ -129,7 +129,8 @@ impl Facts {
         let tree = Tree(root);
         let interfaces = network::interfaces(&tree);
         let (addresses, routes) = (network::addresses(&tree), network::routes(&tree));
-        let devices = rdma::devices(&tree, &interfaces, (&addresses, &routes));
+        let connected = network::connected_routes(&tree);
+        let devices = rdma::devices(&tree, &interfaces, (&addresses, &connected));
         Self {
             kernel: tree.line("proc/sys/kernel/osrelease"),
             devices,

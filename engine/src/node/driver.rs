@@ -7,6 +7,7 @@ use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
 use crate::node::announced::{Announced, Requested};
 use crate::node::capacity::Creating;
+use crate::node::ending::Ending;
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::node::unretired::{Unretired, retire_again};
@@ -29,7 +30,7 @@ use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::{LimitReached, NicLimit};
 use handfast_transport_tcp::Net;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
@@ -349,15 +350,13 @@ impl<N: Net> Driver<N> {
         token
     }
 
-    /// Ends every lane to a node, with its consent. Work that waits for one demands another.
+    /// Ends every lane to a node, with its consent. What waits for one that is being opened demands another.
     fn end_lanes(&mut self, of: &Peers) {
         let now = self.parts.clock.now();
-        let paths = self.parts.node.lifecycles().map(|(_, _, path, _)| path.clone());
-        let paths: BTreeSet<_> = paths.filter(|path| of(&path.node)).collect();
-        for path in paths {
+        for (path, ending) in Ending::of(&self.parts.node, of) {
             let has_work = self.parts.registry.runs_on(&path).iter().any(|it| !it.has_no_work());
             self.parts.node.handle_input(now, Input::Close(path.clone()));
-            if has_work && self.shutdown.is_none() {
+            if ending.is_demanded_again(has_work) && self.shutdown.is_none() {
                 self.parts.node.handle_input(now, Input::Open(path));
             }
         }

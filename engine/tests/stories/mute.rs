@@ -76,9 +76,9 @@ async fn peer_lost_during_a_write_may_be_forgotten() {
     counted(&user, "the lane is gone", |counters| counters.lanes == 0).await;
     until("it may be forgotten", || segment.is_unused()).await;
     drop(segment);
+    let published = user.counters().life_cycle.published;
     relay.resume();
     let again = user.open(&owner.segment()).await.unwrap();
-    let published = user.counters().life_cycle.published;
     let fenced = async { while again.fence().await.is_err() {} };
     timeout(PATIENCE, fenced).await.expect("its proof comes");
     assert!(user.counters().life_cycle.published > published, "another lane is the proof");

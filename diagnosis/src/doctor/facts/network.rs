@@ -136,17 +136,26 @@ pub(in crate::doctor) fn owners(routes: &[Route], address: IpAddr) -> Vec<&str> 
 }
 
 pub(super) fn routes(tree: &Tree<'_>) -> Vec<Route> {
+    let mut routes = ipv4_routes(tree, |_| true);
+    routes.extend(tree.text("proc/net/ipv6_route").lines().filter_map(route_of_ipv6));
+    routes
+}
+
+/// Returns the IPv4 networks that interfaces are in, those behind a gateway left out.
+pub(super) fn connected_routes(tree: &Tree<'_>) -> Vec<Route> {
+    ipv4_routes(tree, |gateway| gateway.is_unspecified())
+}
+
+fn ipv4_routes(tree: &Tree<'_>, is_wanted: impl Fn(Ipv4Addr) -> bool) -> Vec<Route> {
     let route = |line: &str| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let address = |at: usize| of_hexadecimal(columns.get(at)?);
         let interface = (*columns.first()?).to_owned();
         let prefix = u8::try_from(address(7)?.to_bits().leading_ones()).ok()?;
-        Some(Route { interface, network: address(1)?.into(), prefix })
+        let route = Route { interface, network: address(1)?.into(), prefix };
+        is_wanted(address(2)?).then_some(route)
     };
-    let mut routes: Vec<_> =
-        tree.text("proc/net/route").lines().skip(1).filter_map(route).collect();
-    routes.extend(tree.text("proc/net/ipv6_route").lines().filter_map(route_of_ipv6));
-    routes
+    tree.text("proc/net/route").lines().skip(1).filter_map(route).collect()
 }
 
 /// Parses a route of the IPv6 table; `None` for local and rejected destinations, which the IPv4

@@ -102,7 +102,7 @@ impl Port {
     }
 }
 
-/// The addresses of this network namespace, and its routes.
+/// The addresses of this network namespace, and the routes to the networks of its interfaces.
 type Addresses<'a> = (&'a [IpAddr], &'a [Route]);
 
 pub(super) fn devices(

@@ -56,6 +56,8 @@ pub(super) fn said_of_event(kind: u32, status: i32) -> Result<Cause, &'static st
     match status.saturating_abs() {
         // The subnet manager knows no path to the peer.
         libc::EINVAL if kind == kinds::ROUTE_ERROR => Ok(Cause::Unreachable),
+        // Drivers of iWARP report each answer that they do not understand as EINVAL, and it is the peer's.
+        _ if kind == kinds::CONNECT_ERROR && status != OWN_STEP => Ok(Cause::Unreachable),
         code => said_of_peer(call, code).ok_or(call),
     }
 }
@@ -78,9 +80,9 @@ mod tests {
             (kinds::ROUTE_ERROR, -libc::EINVAL, reach),
             (kinds::ROUTE_ERROR, -libc::ENOMEM, own("rdma_resolve_route")),
             (kinds::CONNECT_ERROR, OWN_STEP, own("rdma_connect")),
-            (kinds::CONNECT_ERROR, -libc::EINVAL, own("rdma_connect")),
+            (kinds::CONNECT_ERROR, -libc::EINVAL, reach),
             (kinds::CONNECT_ERROR, -libc::EHOSTUNREACH, reach),
-            (kinds::CONNECT_ERROR, i32::MIN, own("rdma_connect")),
+            (kinds::CONNECT_ERROR, i32::MIN, reach),
         ] {
             assert_eq!(said_of_event(kind, status), expected, "{kind} {status}");
         }
