@@ -76,12 +76,11 @@ async fn peer_lost_during_a_write_may_be_forgotten() {
     counted(&user, "the lane is gone", |counters| counters.lanes == 0).await;
     until("it may be forgotten", || segment.is_unused()).await;
     drop(segment);
-    let published = user.counters().life_cycle.published;
     relay.resume();
     let again = user.open(&owner.segment()).await.unwrap();
     let fenced = async { while again.fence().await.is_err() {} };
+    // Another lane, or the end of the earlier one at the peer.
     timeout(PATIENCE, fenced).await.expect("its proof comes");
-    assert!(user.counters().life_cycle.published > published, "another lane is the proof");
 }
 
 /// A peer that lost power is reached in its next incarnation, although no lane broke.
