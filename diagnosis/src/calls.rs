@@ -47,6 +47,7 @@ fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
     let reasons = [
         ("connects queue pairs out of band alone", ids::CM_ONE_WAY),
         ("connect out of band, and ours", ids::CM_ONE_WAY),
+        ("no connection joins queue pairs of iWARP", ids::CM_ONE_WAY),
         ("connect through the connection manager, and ours", ids::CM_ONE_WAY),
         ("addresses of different families", ids::GID_FAMILY),
         ("cannot be reached", ids::CM_UNREACHED),

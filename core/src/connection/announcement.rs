@@ -9,13 +9,15 @@ use core::str::FromStr;
 
 /// Longest text of an announcement, in bytes.
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 160;
-/// The last word of an announcement whose sender does not reach the receiver's address.
+/// A word of an announcement whose sender does not reach the receiver's address.
 const ASKS: &str = "asks";
+/// A word of an announcement of queue pairs of iWARP.
+const IWARP: &str = "iwarp";
 
 /// Address and token of the queue pairs of a lifecycle.
 ///
-/// In text: address, incarnation, lifecycle and token, and `asks` where the sender cannot dial,
-/// with a space between them. Words after these are ignored.
+/// In text: address, incarnation, lifecycle and token, `asks` where the sender cannot dial, and `iwarp`
+/// for queue pairs of iWARP, with a space between them. Other words after the token are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
     /// Address and port at which the sender takes connect requests.
@@ -26,6 +28,8 @@ pub struct Announcement {
     pub token: Token,
     /// The sender cannot reach the receiver: the receiver is to dial.
     pub asks: bool,
+    /// The queue pairs are iWARP's, which no connection joins with those of RoCE and InfiniBand.
+    pub is_iwarp: bool,
 }
 
 /// The text is no announcement.
@@ -50,7 +54,11 @@ impl fmt::Display for Announcement {
         let Pair { incarnation, lifecycle } = self.pair;
         let (address, incarnation) = (self.address, incarnation.0);
         write!(f, "{address} {incarnation:032x} {} {:032x}", lifecycle.0, self.token.0)?;
-        if self.asks { write!(f, " {ASKS}") } else { Ok(()) }
+        let words = [(self.asks, ASKS), (self.is_iwarp, IWARP)];
+        words
+            .into_iter()
+            .filter(|(is_said, _)| *is_said)
+            .try_for_each(|(_, word)| write!(f, " {word}"))
     }
 }
 
@@ -67,8 +75,9 @@ impl FromStr for Announcement {
         let incarnation = Incarnation(number(word()?)?);
         let lifecycle = Lifecycle(word()?.parse().map_err(|_| AnnouncementError)?);
         let token = Token(number(word()?)?);
-        let asks = words.next() == Some(ASKS);
-        Ok(Self { address, pair: Pair { incarnation, lifecycle }, token, asks })
+        let (mut asks, mut is_iwarp) = (false, false);
+        words.for_each(|word| (asks, is_iwarp) = (asks || word == ASKS, is_iwarp || word == IWARP));
+        Ok(Self { address, pair: Pair { incarnation, lifecycle }, token, asks, is_iwarp })
     }
 }
 
@@ -84,6 +93,7 @@ fn number(word: &str) -> Result<u128, AnnouncementError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::borrow::ToOwned;
     use alloc::string::ToString;
 
     fn announcement() -> Announcement {
@@ -92,6 +102,7 @@ mod tests {
             pair: Pair { incarnation: Incarnation(0xabc), lifecycle: Lifecycle(7) },
             token: Token(u128::MAX),
             asks: false,
+            is_iwarp: false,
         }
     }
 
@@ -105,6 +116,11 @@ mod tests {
         let asking = Announcement { asks: true, ..announcement() };
         assert_eq!(asking.to_string().parse(), Ok(asking));
         assert_eq!((asking.to_string() + " later words").parse(), Ok(asking));
+        let iwarp = Announcement { is_iwarp: true, ..announcement() };
+        assert_eq!(iwarp.to_string(), text.to_owned() + " iwarp");
+        assert_eq!((iwarp.to_string() + " later").parse(), Ok(iwarp));
+        let both = Announcement { asks: true, ..iwarp };
+        assert_eq!(both.to_string().parse(), Ok(both));
     }
 
     /// The longest announcement fits the limit of a message.
@@ -112,7 +128,13 @@ mod tests {
     fn longest_announcement_fits() {
         let scope = core::net::SocketAddrV6::new(u128::MAX.into(), u16::MAX, 0, u32::MAX);
         let pair = Pair { incarnation: Incarnation(u128::MAX), lifecycle: Lifecycle(u64::MAX) };
-        let longest = Announcement { address: scope.into(), pair, asks: true, ..announcement() };
+        let longest = Announcement {
+            address: scope.into(),
+            pair,
+            token: Token(u128::MAX),
+            asks: true,
+            is_iwarp: true,
+        };
         let text = longest.to_string();
         assert!(text.len() <= ANNOUNCEMENT_BYTES_MAX, "{}", text.len());
         assert_eq!(text.parse(), Ok(longest));

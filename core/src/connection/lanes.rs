@@ -86,6 +86,9 @@ pub enum LaneConnectError {
     /// The lane is connected, or connecting, to other queue pairs.
     #[error("the lane is connected to another announcement")]
     Bound,
+    /// One side's queue pairs are iWARP's, and the other's are not.
+    #[error("no connection joins queue pairs of iWARP with those of RoCE or InfiniBand")]
+    Kinds,
 }
 
 /// The state of a lane's connection.
@@ -180,6 +183,7 @@ impl Lane {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneConnections {
     incarnation: Incarnation,
+    is_iwarp: bool,
     pub(super) connections: Connections,
     lanes: BTreeMap<Lifecycle, Lane>,
     /// Lanes that are announced and not bound, by peer.
@@ -196,6 +200,7 @@ impl LaneConnections {
     pub fn new(incarnation: Incarnation) -> Self {
         Self {
             incarnation,
+            is_iwarp: false,
             connections: Connections::new(incarnation),
             lanes: BTreeMap::new(),
             unbound: BTreeMap::new(),
@@ -210,6 +215,13 @@ impl LaneConnections {
     #[must_use]
     pub fn with_peers_max(mut self, peers_max: usize) -> Self {
         self.peers_max = peers_max;
+        self
+    }
+
+    /// Sets whether the queue pairs are iWARP's; they are not without it.
+    #[must_use]
+    pub fn on_iwarp(mut self, is_iwarp: bool) -> Self {
+        self.is_iwarp = is_iwarp;
         self
     }
 
@@ -228,7 +240,7 @@ impl LaneConnections {
     ) -> Result<Announcement, AnnounceError> {
         let asks = peer.is_some_and(|peer| self.take_unreached(peer));
         let pair = Pair { incarnation: self.incarnation, lifecycle };
-        let own = Announcement { address, pair, token, asks };
+        let own = Announcement { address, pair, token, asks, is_iwarp: self.is_iwarp };
         for (place, number) in (0u16..).zip(numbers) {
             let id = ConnectionId { lifecycle, place };
             self.connections.announce(id, *number, own.token(place), asks)?;
@@ -288,13 +300,16 @@ impl LaneConnections {
     /// the same ones changes nothing.
     ///
     /// # Errors
-    /// There is no such lane, or it is connected to others.
+    /// There is no such lane, it is connected to others, or the peer's queue pairs are of another kind.
     pub fn connect(
         &mut self,
         lifecycle: Lifecycle,
         peer: &AnnouncedLane,
     ) -> Result<(), LaneConnectError> {
         let lane = self.lanes.get_mut(&lifecycle).ok_or(LaneConnectError::Unknown)?;
+        if peer.announcement.is_iwarp != self.is_iwarp {
+            return Err(LaneConnectError::Kinds);
+        }
         if let Some(bound) = &lane.remote {
             let count = usize::from(lane.announced);
             let numbers = |of: &AnnouncedLane| of.queue_pairs.iter().take(count).copied().collect();
@@ -515,8 +530,11 @@ impl LaneConnections {
         lane.failed.get_or_insert(cause);
         // Between the two the connect returns the failure.
         let is_lanes = lane.is_early || lane.is_wired;
+        // A network that drops the packets of this side leaves a dial to its timer.
+        let is_unreached = lane.dials
+            && (cause == Cause::Unreachable || (cause == Cause::TimedOut && lane.established == 0));
         let peer = lane.peer.clone();
-        if let Some(peer) = peer.filter(|_| cause == Cause::Unreachable) {
+        if let Some(peer) = peer.filter(|_| is_unreached) {
             self.on_unreached(peer);
         }
         if is_lanes {

@@ -410,9 +410,11 @@ fn request(
         let is_at = it.place.source.is_some_and(|source| is_asked(source, target));
         matches!(it.stage, Stage::Listening { .. }) && is_there && is_at
     };
-    let found = state.manager.identifiers.iter().find(|(_, it)| listens(it));
+    let own = find(state, id)?.place.nic.unwrap_or_default();
+    // iWARP dials a port of TCP, at which no device of another kind listens, and those send datagrams to it.
+    let is_one_kind = state.connects_managed_only(own) == state.connects_managed_only(nic);
+    let found = state.manager.identifiers.iter().find(|(_, it)| is_one_kind && listens(it));
     let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {
-        let own = find(state, id)?.place.nic.unwrap_or_default();
         if state.listed[own].profile.name == CONNECTS_AT_ONCE {
             state.set_stage(id, Stage::Routed);
             return Err(libc::ECONNREFUSED);

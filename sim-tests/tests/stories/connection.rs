@@ -10,10 +10,11 @@ const SEEDS: u64 = 400;
 const STATES_MAX: usize = 6_000_000;
 
 /// Scenarios, with their faults on every change and at night.
-const EXPLORED: [(ConnectionScenario, u32, u32); 14] = [
+const EXPLORED: [(ConnectionScenario, u32, u32); 15] = [
     (ConnectionScenario::LowerOpens, 2, 2),
     (ConnectionScenario::HigherOpens, 2, 2),
     (ConnectionScenario::LowerBlocked, 2, 2),
+    (ConnectionScenario::LowerSilenced, 2, 2),
     (ConnectionScenario::BothBlocked, 1, 2),
     (ConnectionScenario::BothOpen, 1, 1),
     (ConnectionScenario::Crowded, 1, 2),

@@ -35,6 +35,8 @@ pub struct ConnectionSetup {
     pub opens: [bool; 2],
     /// Nodes whose dials do not arrive.
     pub is_blocked: [bool; 2],
+    /// Nothing answers such a dial.
+    pub is_silent: bool,
     /// Nodes that may close the connection.
     pub closes: [bool; 2],
     /// Strangers may dial and answer, at a fault each.
@@ -70,6 +72,8 @@ pub enum ConnectionScenario {
     BothOpen,
     /// The lower node opens, and its dials do not arrive.
     LowerBlocked,
+    /// The same, and nothing answers those dials: they end by their timer.
+    LowerSilenced,
     /// Neither node's dials arrive.
     BothBlocked,
     /// Both open, and either closes.
@@ -94,11 +98,12 @@ pub enum ConnectionScenario {
 
 impl ConnectionScenario {
     /// Every scenario.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::LowerOpens,
         Self::HigherOpens,
         Self::BothOpen,
         Self::LowerBlocked,
+        Self::LowerSilenced,
         Self::BothBlocked,
         Self::Closed,
         Self::OneCloses,
@@ -121,6 +126,7 @@ impl ConnectionScenario {
         let opens = match self {
             Self::LowerOpens
             | Self::LowerBlocked
+            | Self::LowerSilenced
             | Self::Stranger
             | Self::Crowded
             | Self::CallsFail
@@ -130,7 +136,7 @@ impl ConnectionScenario {
             Self::BothOpen | Self::BothBlocked | Self::Closed => [true, true],
         };
         let is_blocked = match self {
-            Self::LowerBlocked => [true, false],
+            Self::LowerBlocked | Self::LowerSilenced => [true, false],
             Self::BothBlocked => [true, true],
             _ => [false, false],
         };
@@ -148,6 +154,7 @@ impl ConnectionScenario {
             may_be_removed: self == Self::Removed,
             opens,
             is_blocked,
+            is_silent: self == Self::LowerSilenced,
             closes: [self == Self::Closed || self == Self::OneCloses, self == Self::Closed],
             has_stranger: self == Self::Stranger,
             may_restart: self == Self::Restarted,

@@ -146,7 +146,8 @@ impl ConnectionWorld {
         node.others_left -= 1;
         let pair = Pair { incarnation: Incarnation(99), lifecycle: Lifecycle(1) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-        let announcement = Announcement { address, pair, token: Token(9_999), asks: false };
+        let token = Token(9_999);
+        let announcement = Announcement { address, pair, token, asks: false, is_iwarp: false };
         node.machine.handle_announcement(Some(OTHER), announced(announcement, 1));
     }
 
@@ -376,7 +377,9 @@ impl ConnectionWorld {
         let link = self.links.len() - 1;
         self.bind(place, link);
         if self.setup.is_blocked[place.node] {
-            self.links[link].inboxes[0].push(Message::Unreachable);
+            if !self.setup.is_silent {
+                self.links[link].inboxes[0].push(Message::Unreachable);
+            }
         } else {
             self.send(link, 0, Message::Request(data.encode()));
         }

@@ -275,9 +275,16 @@ impl Nic {
             return self.connect_managed(&manager, lifecycle, peer);
         }
         if peer.connection_manager.is_some() {
+            let is_iwarp = AnnouncedLane::of(peer)
+                .is_some_and(|peer| peer.is_ok_and(|peer| peer.announcement.is_iwarp));
+            let cure = if is_iwarp {
+                "they are iWARP's, which connect to iWARP alone: use TCP"
+            } else {
+                "force it here too (--rdma-cm, RdmaOptions::connection_manager), or use TCP"
+            };
             let detail = format!(
                 "the peer's queue pairs connect through the connection manager, and ours out of band \
-                 ({}); force it here too (--rdma-cm, RdmaOptions::connection_manager), or use TCP",
+                 ({}); {cure}",
                 self.recognised.profile.name
             );
             return Err(self.shared.context.error(Side::Configuration, "wire", 0, detail));

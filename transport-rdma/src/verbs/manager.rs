@@ -23,6 +23,7 @@ use super::context::{Context, devices};
 use super::nic::Shared;
 use super::poller::waker;
 use crate::error::{ManagerUnavailable, VerbsError};
+use crate::profile::DeviceProfile;
 #[cfg(feature = "bare")]
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
@@ -123,7 +124,11 @@ impl Manager {
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
         (wanted, known): (Option<IpAddr>, &[IpAddr]),
-        (reads, (options, dials_block), connections_max): (Reads, ((Options, bool), bool), usize),
+        (reads, (options, profile), connections_max): (
+            Reads,
+            ((Options, bool), &DeviceProfile),
+            usize,
+        ),
     ) -> Result<Self, VerbsError> {
         let channel = channel().map_err(|unavailable| {
             let (code, detail) = match &unavailable {
@@ -175,7 +180,7 @@ impl Manager {
             reads,
             connections_max,
             options,
-            table: Mutex::new(Table::new(incarnation, dials_block)),
+            table: Mutex::new(Table::new(incarnation, profile)),
             stopped: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             wake,
@@ -243,8 +248,13 @@ impl Manager {
             let side = match error {
                 LaneConnectError::Unknown => Side::Local,
                 LaneConnectError::Bound => Side::Peer,
+                LaneConnectError::Kinds => Side::Configuration,
             };
-            self.context.error(side, "wire", 0, error.to_string())
+            let cure = match error {
+                LaneConnectError::Kinds => "; use TCP, or devices of one kind",
+                LaneConnectError::Unknown | LaneConnectError::Bound => "",
+            };
+            self.context.error(side, "wire", 0, format!("{error}{cure}"))
         })?;
         self.perform(shared, table);
         Ok(())
@@ -544,8 +554,11 @@ impl Manager {
             }
             other => return act_alone(other),
         };
-        if let Err(failed) = result {
-            self.on_call_failed(shared, id, failed);
+        let Err(failed) = result else { return };
+        let target = self.table.lock().another_port(id, failed);
+        match target {
+            Some(target) => self.act(shared, Action::Resolve { id, target }),
+            None => self.on_call_failed(shared, id, failed),
         }
     }
 

@@ -600,7 +600,7 @@ fn manager(
     let addresses: Vec<IpAddr> = addresses.map(|entry| entry.address.to_canonical()).collect();
     let place = (config.system_name(), config.port);
     let reads = Reads { accepted: rd_atomic, begun: rd_atomic, retries: config.retries };
-    let options = (config.manager_options(profile), profile.dials_block);
+    let options = (config.manager_options(profile), profile);
     let settings = (reads, options, config.connections_max);
     let manager = Manager::open(context, place, (config.manager_address, &addresses), settings)?;
     Ok(Some(Arc::new(manager)))

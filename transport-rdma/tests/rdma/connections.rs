@@ -33,6 +33,8 @@ const SIDE_BY_SIDE: u64 = 32;
 const NOBODY: u16 = 9;
 /// Interval of looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The silence of a network.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Slices of a batch.
 const SLICES: usize = 16;
 /// Requests that a full listener keeps, and the dials to it.
@@ -204,6 +206,33 @@ fn dial_to_a_machine_that_drops_packets_ends_in_time() {
     wire.passes_packets();
     let patient = |side| Site::new(managed(&wire.device(side)));
     another_lane_works(&patient(0), &patient(1), Lifecycle(8));
+}
+
+/// A network that loses every packet for two seconds, and so less long than the device repeats them, costs neither a
+/// slice nor the lane.
+#[test]
+fn silence_within_the_retries_costs_no_lane() {
+    let wire = Wire::new(24);
+    let patient = |side| NicConfig { timeout_exponent: 18, ..managed(&wire.device(side)) };
+    let (one, other) = (Site::new(patient(0)), Site::new(patient(1)));
+    connect_lane(&one, &other, LANE, 1);
+    one.memory.copy_in(0, &pattern(9)).unwrap();
+    wire.loses_packets();
+    one.post_all(&other, Direction::Write, SLICES);
+    sleep(SILENCE);
+    assert!(other.bytes() != pattern(9), "packets were lost");
+    wire.passes_packets();
+    let ends = one.told.ends(SLICES);
+    assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
+    // Soft-iWARP completes a write before it has arrived.
+    let begun = Instant::now();
+    while other.bytes() != pattern(9) {
+        assert!(begun.elapsed() < PATIENCE, "the writes have not arrived");
+        sleep(LOOK_AGAIN);
+    }
+    assert_eq!((one.told.failures(), other.told.failures()), (vec![], vec![]));
+    one.nic.retire(LANE).unwrap();
+    other.nic.retire(LANE).unwrap();
 }
 
 /// A side whose peer never dials gives back its slices once it is retired, and a dial to a side that

@@ -26,6 +26,12 @@ const RETRY_EXCEEDED: i32 = 12;
 
 /// Runs a story in a process with two devices of each of these profiles.
 fn on(profiles: &[&str], name: &str, story: impl Fn(&Fabric)) {
+    let pairs: Vec<_> = profiles.iter().map(|profile| [*profile; 2]).collect();
+    on_pairs(&pairs, name, story);
+}
+
+/// Runs a story in a process with a device of each profile of a pair.
+fn on_pairs(pairs: &[[&str; 2]], name: &str, story: impl Fn(&Fabric)) {
     if is_scripted() {
         let fabric = Fabric::find().unwrap();
         story(&fabric);
@@ -33,13 +39,13 @@ fn on(profiles: &[&str], name: &str, story: impl Fn(&Fabric)) {
         assert_eq!(fabric.run("laws"), "");
         return;
     }
-    for profile in profiles {
-        let devices = format!("rxe0={profile},rxe1={profile}:numbers_from=500");
+    for [one, other] in pairs {
+        let devices = format!("rxe0={one},rxe1={other}:numbers_from=500");
         let process = Process::new(&devices).unwrap();
         let test = format!("scripted::{name}");
         let output = process.again().unwrap().args([&*test, "--exact"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{profile}: {text}");
+        assert!(output.status.success() && text.contains("1 passed"), "{devices}: {text}");
     }
 }
 

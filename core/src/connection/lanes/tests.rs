@@ -15,7 +15,8 @@ fn address(port: u16) -> SocketAddr {
 fn lane_of(incarnation: u128, lifecycle: u64) -> AnnouncedLane {
     let pair = Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(lifecycle) };
     let token = Token(incarnation + 100);
-    let announcement = Announcement { address: address(1), pair, token, asks: false };
+    let announcement =
+        Announcement { address: address(1), pair, token, asks: false, is_iwarp: false };
     AnnouncedLane { announcement, queue_pairs: Vec::from([3]), rd_atomic: 1, byte: None }
 }
 
@@ -163,20 +164,59 @@ fn announcements_displace_none_that_a_lane_waits_for() {
     assert!(full.noted.is_empty(), "without a peer that gives way nothing is noted");
 }
 
+/// Dials a peer of the higher incarnation once, which ends in this way, and returns whether the
+/// announcement asked the peer to dial.
+fn dial(
+    node: &mut LaneConnections,
+    peer: &str,
+    lifecycle: u64,
+    end: fn(&mut LaneConnections, ConnectionId),
+) -> bool {
+    let lifecycle = Lifecycle(lifecycle);
+    let own = node.announce(lifecycle, &[5], Some(peer), (address(2), Token(50))).unwrap();
+    node.connect(lifecycle, &lane_of(30, lifecycle.0)).unwrap();
+    outputs(node);
+    end(node, ConnectionId { lifecycle, place: 0 });
+    node.handle_drained(lifecycle);
+    outputs(node);
+    own.asks
+}
+
+fn unreached(node: &mut LaneConnections, id: ConnectionId) {
+    node.handle_failed(id, Cause::Unreachable);
+}
+
+/// A network that drops the packets of one direction answers no dial: the peer is asked to dial then too. A
+/// side that awaits the peer's dial has not dialled in vain.
+#[test]
+fn peer_of_a_dial_that_timed_out_is_asked() {
+    let mut node = LaneConnections::new(Incarnation(20));
+    assert!(!dial(&mut node, "peer", 0, |node, id| node.handle_timeout(id.lifecycle)));
+    assert!(dial(&mut node, "peer", 1, |node, id| node.handle_timeout(id.lifecycle)));
+    assert!(!dial(&mut node, "peer", 2, |node, id| node.handle_timeout(id.lifecycle)));
+}
+
+/// Queue pairs of iWARP are joined with no others, whichever side is which.
+#[test]
+fn kinds_of_both_sides_are_compared() {
+    for is_iwarp in [false, true] {
+        let mut node = LaneConnections::new(Incarnation(20)).on_iwarp(is_iwarp);
+        let own = node.announce(LANE, &[5], Some("peer"), (address(2), Token(50))).unwrap();
+        assert_eq!(own.is_iwarp, is_iwarp);
+        let mut peer = lane_of(10, 1);
+        peer.announcement.is_iwarp = !is_iwarp;
+        assert_eq!(node.connect(LANE, &peer), Err(LaneConnectError::Kinds));
+        assert_eq!(outputs(&mut node), []);
+        peer.announcement.is_iwarp = is_iwarp;
+        assert_eq!(node.connect(LANE, &peer), Ok(()));
+    }
+}
+
 /// A peer that a dial did not reach is asked to dial once; the oldest is forgotten at the limit.
 #[test]
 fn unreached_peer_is_asked_once() {
     let mut node = LaneConnections::new(Incarnation(20));
-    let mut dial = |peer: &str, lifecycle: u64| {
-        let lifecycle = Lifecycle(lifecycle);
-        let own = node.announce(lifecycle, &[5], Some(peer), (address(2), Token(50))).unwrap();
-        node.connect(lifecycle, &lane_of(30, lifecycle.0)).unwrap();
-        outputs(&mut node);
-        node.handle_failed(ConnectionId { lifecycle, place: 0 }, Cause::Unreachable);
-        node.handle_drained(lifecycle);
-        outputs(&mut node);
-        own.asks
-    };
+    let mut dial = |peer: &str, lifecycle| dial(&mut node, peer, lifecycle, unreached);
     assert!(!dial("peer", 0));
     assert!(dial("peer", 1), "it asks, and the peer does not ask: nobody is dialled");
     let others = 2..=UNREACHED_MAX as u64 + 2;

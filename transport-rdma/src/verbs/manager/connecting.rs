@@ -109,10 +109,14 @@ impl Nic {
         let error = |side, detail: String| self.shared.context.error(side, "wire", 0, detail);
         let profile = self.recognised.profile.name;
         let Some(announced) = AnnouncedLane::of(peer) else {
+            let cure = if is_iwarp(self.shared.profile) {
+                "iWARP connects to iWARP alone: use TCP"
+            } else {
+                "force it there too (--rdma-cm, RdmaOptions::connection_manager), or use TCP"
+            };
             let detail = format!(
                 "the peer's queue pairs connect out of band, and ours through the connection manager \
-                 ({profile}); force it there too (--rdma-cm, RdmaOptions::connection_manager), or use \
-                 TCP"
+                 ({profile}); {cure}"
             );
             return Err(error(Side::Configuration, detail));
         };
