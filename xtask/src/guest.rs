@@ -116,7 +116,10 @@ const NOT_ON_SIW: [(&str, &[&str]); 7] = [
     ),
     (
         "short completion queues: those of libsiw are long",
-        &["limits::completion_queue_limit_is_freed_by_retire"],
+        &[
+            "limits::completion_queue_limit_is_freed_by_retire",
+            "limits::lane_past_the_cq_limit_is_refused",
+        ],
     ),
 ];
 /// Stories of the program and of its engine over soft-iWARP at every change.

@@ -64,6 +64,18 @@ pub(crate) fn link(number: u32) -> Option<Link> {
     guest().map(|()| Link::new(number))
 }
 
+/// Mends a link, and returns whether connections are made over it again. Those of the kernel's soft-RoCE through
+/// the connection manager are not: its management queue pair sends nothing any more, for any program, once a
+/// disconnect was to be sent while the link was down.
+pub(crate) fn is_usable_again(link: &Link) -> bool {
+    link.up();
+    let is_stuck = is_managed() && matches!(link, Link::Kernel(_));
+    if is_stuck {
+        skipped("the management queue pair of soft-RoCE outlives no cut of its link");
+    }
+    !is_stuck
+}
+
 /// A node that takes no calls.
 pub(crate) async fn start_at(device: &str) -> RecordedEngine {
     let rdma = RdmaOptions::default().with(|it| {
@@ -237,14 +249,15 @@ async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
     assert!(timeout(limit + given_back_within + SLACK, next).await.unwrap().is_err());
     assert_eq!(to_b.counters().life_cycle.published, 1, "the other NIC's lane went on");
 
-    cut.up();
-    let returned = Instant::now();
-    while let Err(error) = severed.write(&block.whole(), 0).timeout(REPAIRED_WITHIN).await {
-        assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{error}");
+    if is_usable_again(&cut) {
+        let returned = Instant::now();
+        while let Err(error) = severed.write(&block.whole(), 0).timeout(REPAIRED_WITHIN).await {
+            assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{error}");
+        }
+        println!("used again {} ms after the link returned", returned.elapsed().as_millis());
+        assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{:?}", returned.elapsed());
+        assert_eq!(a.memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
     }
-    println!("used again {} ms after the link returned", returned.elapsed().as_millis());
-    assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{:?}", returned.elapsed());
-    assert_eq!(a.memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
     drop(prepared);
     until("the device forgets the memory", || block.holders() == ONLY_HERE);
     for engine in [to_a, to_b] {

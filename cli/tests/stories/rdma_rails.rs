@@ -1,9 +1,9 @@
 //! Two nodes with two NICs each: bytes are striped over both, the one that is cut costs nothing but
 //! its share, and TCP carries what neither can.
 
-use crate::helpers::{Folder, MIB, PATIENCE, RecordedEngine, skipped, until};
+use crate::helpers::{Folder, MIB, PATIENCE, RecordedEngine, until};
 use crate::links::Link;
-use crate::rdma_engine::{guest, packets, pattern};
+use crate::rdma_engine::{guest, is_usable_again, packets, pattern};
 use crate::wires::is_managed;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{Location, PriorityMatrix};
@@ -101,17 +101,6 @@ impl Rails {
         drop(served);
     }
 
-    /// Mends a link, and returns whether connections are made over it again. Those of soft-RoCE through the
-    /// connection manager are not: its management queue pair sends nothing any more, for any program, once a
-    /// disconnect was to be sent while the link was down.
-    fn is_usable_again(&self, link: usize) -> bool {
-        self.links[link].up();
-        if is_managed() {
-            skipped("the management queue pair of soft-RoCE outlives no cut of its link");
-        }
-        !is_managed()
-    }
-
     async fn close(self) {
         self.user.close().await;
         self.owner.close().await;
@@ -147,7 +136,7 @@ async fn striped_request_survives_a_cut_nic() {
     }
     assert_eq!(segment.transport_kind(), Some(TransportKind::Rdma));
 
-    if !rails.is_usable_again(0) {
+    if !is_usable_again(&rails.links[0]) {
         return rails.close().await;
     }
     let returned = Instant::now();
@@ -174,7 +163,7 @@ async fn lanes_use_tcp_while_both_nics_are_cut() {
     assert!(!told.is_empty(), "the fallback is reported");
     println!("{}", told[0]);
 
-    if !rails.is_usable_again(1) {
+    if !is_usable_again(&rails.links[1]) {
         return rails.close().await;
     }
     let returned = Instant::now();
@@ -232,7 +221,7 @@ async fn bytes_use_the_nic_near_their_memory() {
     let [of_cut, of_far] = rails.write(&segment, 4, MOVED_WITHIN).await;
     assert!(of_cut == 0 && of_far > 0, "{of_cut} {of_far}");
 
-    if !rails.is_usable_again(0) {
+    if !is_usable_again(&rails.links[0]) {
         return rails.close().await;
     }
     let returned = Instant::now();
