@@ -2,7 +2,7 @@
 
 use crate::command::take_processor_time;
 use anstyle::{AnsiColor, Style};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Multiple of its budget after which a stage is killed: budgets are for two idle processors. Stages of a change
 /// have budgets of fifteen minutes in all, and CI has ninety.
 const LIMIT: u32 = 6;
+
+/// The variable with the names of stages, separated by commas, of which no step may be skipped.
+const REQUIRED: &str = "HANDFAST_REQUIRED_STAGES";
 
 /// A note such as the number of tests, which may be empty; [`Skipped`]; or a failure, whose first
 /// line is the cause.
@@ -102,15 +105,26 @@ impl Stage<'_> {
     fn run(self) -> Run {
         let started = Instant::now();
         let Stage { name, what, budget, steps } = self;
+        let required = std::env::var(REQUIRED).ok();
         let run = |step: Step<'_>| {
             let (began, _) = (Instant::now(), take_processor_time());
             let outcome = (step.run)(started + LIMIT * budget);
+            let outcome = outcome.map_err(|error| as_required(error, name, required.as_deref()));
             let name = format!("{name}: {}", step.name);
             Done { name, took: began.elapsed(), processor: take_processor_time(), outcome }
         };
         let steps = steps.into_iter().map(run).collect();
         Run { name, what, budget, took: started.elapsed(), steps }
     }
+}
+
+/// Turns the reason of a skipped step into a failure where its stage is one of the required, by their names.
+fn as_required(error: anyhow::Error, stage: &str, required: Option<&str>) -> anyhow::Error {
+    let is_required = required.is_some_and(|names| names.split(',').any(|name| name == stage));
+    if !is_required || !error.is::<Skipped>() {
+        return error;
+    }
+    anyhow!("skipped, and {REQUIRED} names the stage: {error}")
 }
 
 impl Done {
@@ -229,6 +243,26 @@ mod tests {
 
     fn stage<'a>(name: &'static str, steps: Vec<Step<'a>>) -> Stage<'a> {
         Stage { name, what: "w", budget: Duration::from_secs(20), steps }
+    }
+
+    /// A step that is skipped fails where its stage is required, and a failure is never softened.
+    #[test]
+    fn skipped_step_of_a_required_stage_fails() {
+        let judged = |error, required| {
+            let outcome = Err(as_required(error, "guest", required));
+            let done = Done {
+                name: String::new(),
+                took: Duration::ZERO,
+                processor: Duration::ZERO,
+                outcome,
+            };
+            (done.skipped().is_some(), done.failed().is_some())
+        };
+        assert_eq!(judged(skipped("no QEMU"), None), (true, false));
+        assert_eq!(judged(skipped("no QEMU"), Some("fleet,guests")), (true, false));
+        assert_eq!(judged(skipped("no QEMU"), Some("fleet,guest")), (false, true));
+        assert_eq!(judged(anyhow!("broken"), Some("guest")), (false, true));
+        assert_eq!(judged(anyhow!("broken"), None), (false, true));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use crate::project::Project;
 use crate::python;
 use crate::report::{Outcome, Stage, Step, Summary, as_skipped, skipped};
 use crate::verbs;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::fs::statvfs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,11 @@ use std::time::{Duration, Instant};
 const BUDGET: Duration = Duration::from_secs(900);
 /// Time limit of the setup for a change, which installs none of those and downloads the rest.
 const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
+const MB: u64 = 1_000_000;
+/// The build folder after all stages of a change.
+const BUILD_BYTES_MAX: u64 = 14_000 * MB;
+/// Written by a run whose build folder is complete.
+const FREE_BYTES_MIN: u64 = 1_000 * MB;
 
 /// Install the programs that the other commands use in addition to cargo.
 ///
@@ -98,7 +105,8 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
             Ok(String::new())
         })
     };
-    let mut steps: Vec<_> = tools.map(install).collect();
+    let mut steps = vec![Step::new("disk", |_| disk(project))];
+    steps.extend(tools.map(install));
     steps.extend(guest::packages(stages).iter().copied().map(unpack));
     if stages.contains(&"guest") {
         steps.push(Step::new("kernel-sources", |deadline| {
@@ -114,6 +122,35 @@ pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> 
     }
     let budget = if stages.contains(&"release") { BUDGET } else { BUDGET_OF_A_CHANGE };
     Stage { name: "setup", what: "the programs the other stages use", budget, steps }
+}
+
+/// Checks that the build folder has room: a linker on a full disk ends by a bus error, which names no cause.
+fn disk(project: &Project) -> Outcome {
+    let folder = project.target();
+    let there = statvfs(folder).with_context(|| folder.display().to_string())?;
+    let needed = BUILD_BYTES_MAX.saturating_sub(bytes_of(folder)).max(FREE_BYTES_MIN);
+    let free = there.f_bavail * there.f_frsize;
+    if free < needed {
+        bail!(
+            "{} has {} MB free, and the stages write {} MB more; remove what is old (`cargo clean`), or set \
+             CARGO_TARGET_DIR to a folder with more room",
+            folder.display(),
+            free / MB,
+            needed / MB
+        );
+    }
+    Ok(format!("{} MB of disk", free / MB))
+}
+
+/// The bytes of the files below a folder. A file that goes away meanwhile counts nothing.
+fn bytes_of(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(there) if there.is_dir() => bytes_of(&entry.path()),
+        Ok(there) => there.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
 }
 
 impl Tool {

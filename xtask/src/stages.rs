@@ -128,9 +128,9 @@ fn run_once(project: &Project, arguments: &Arguments, depth: Depth) -> Result<bo
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
     let setup = setup::stage_for(project, &names);
     let is_parallel = |stage: &Stage<'_>| depth.is_crowded() && PARALLEL.contains(&stage.name);
-    let (parallel, mut others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_parallel);
-    others.insert(0, setup);
+    let (parallel, others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_parallel);
     let mut summary = Summary::default();
+    summary.run(setup);
     if parallel.is_empty() {
         others.into_iter().for_each(|stage| summary.run(stage));
     } else {
