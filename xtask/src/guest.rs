@@ -143,11 +143,10 @@ const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
     DOCTOR,
     "--test-threads=1",
 ];
-/// Stories of two hosts that connect through the connection manager.
+/// Stories of the verbs transport in two guests, which come to each of them together.
+const TWO_KERNELS: [&str; 2] = ["two_kernels::", "--test-threads=1"];
+/// Stories of the program in two guests that connect through the connection manager. They end with a host cut off.
 const MANAGED_HOSTS: [&str; 2] = ["hosts::hosts_exchange", "--test-threads=1"];
-/// Steps of two hosts with soft-iWARP each, and their stories.
-const SIW_HOSTS: [(&str, &[&str]); 2] =
-    [("soft-iwarp-two-hosts", &MANAGED_HOSTS), ("soft-iwarp-reborn-host", &["reborn::"])];
 /// Stories of the program on soft-RoCE that connects through the connection manager, at night.
 const MANAGED_PROGRAM: [&str; 8] = [
     "rdma::",
@@ -172,7 +171,8 @@ const PROGRAM_STORIES: [&str; 3] = [
     "rdma_limits::exhausted_device_evicts_the_longest_idle_lane",
 ];
 /// Stories of the verbs transport at night: all.
-const EVERY_STORY: [&str; 4] = ["--skip", "native::", "--skip", "scripted::"];
+const EVERY_STORY: [&str; 6] =
+    ["--skip", "native::", "--skip", "scripted::", "--skip", TWO_KERNELS[0]];
 /// Tests with released nodes as peers. Their names contain one of the above, and two of them at
 /// once need more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
@@ -283,12 +283,16 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 
 /// The stage `guest`: the tests of the verbs transport, and of the program over it, on soft-RoCE.
 ///
-/// Nightly also the doctors of two hosts, a host that is destroyed and returns, and every test with
-/// released Mooncake nodes.
+/// Two guests with soft-iWARP run those of two kernels. Nightly also the doctors of two hosts, a host that is destroyed
+/// and returns, and every test with released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step::new("soft-roce", move |deadline| soft_roce(project, nightly, deadline)),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
+        Step::new("soft-iwarp-two-hosts", move |deadline| {
+            prepare_siw(project, deadline)?;
+            two_kernels(project, SOFT_IWARP, nightly, deadline)
+        }),
     ];
     if nightly {
         steps.push(Step::new("program", |deadline| {
@@ -301,17 +305,14 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
         }));
         steps.push(Step::new("soft-roce-managed", |deadline| managed_soft_roce(project, deadline)));
-        steps.push(Step::new("soft-roce-managed-two-hosts", |deadline| {
-            Tests { words: &MANAGED_HOSTS, managed: true, ..TWO_PROGRAMS }.run(project, deadline)
+        steps.push(Step::new("soft-roce-managed-two-hosts", move |deadline| {
+            two_kernels(project, MANAGED_SOFT_ROCE, nightly, deadline)
         }));
-        // The first ends with a host cut off, which the second needs.
-        for (name, words) in SIW_HOSTS {
-            steps.push(Step::new(name, move |deadline| {
-                prepare_siw(project, deadline)?;
-                let options = &["--hosts", "2", "--nics", "siw"];
-                Tests { options, words, ..PROGRAM }.run(project, deadline)
-            }));
-        }
+        steps.push(Step::new("soft-iwarp-reborn-host", |deadline| {
+            prepare_siw(project, deadline)?;
+            let options = &["--hosts", "2", "--nics", "siw"];
+            Tests { options, words: &["reborn::"], ..PROGRAM }.run(project, deadline)
+        }));
         steps.push(Step::new("conformance-backports", |deadline| {
             NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
             Tests { options: &["--kernel", "backports"], ..CONFORMANCE }.run(project, deadline)
@@ -325,21 +326,23 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     steps
 }
 
-/// NICs of a guest.
+/// NICs of a guest, or of two.
 struct Nics {
     driver: &'static str,
     /// Whether those connect through the connection manager that need not.
     managed: bool,
+    /// Guests, each of which runs the tests.
+    hosts: u8,
 }
 
-const SOFT_ROCE: Nics = Nics { driver: "rxe", managed: false };
-const MANAGED_SOFT_ROCE: Nics = Nics { driver: "rxe", managed: true };
-const SOFT_IWARP: Nics = Nics { driver: "siw", managed: false };
+const SOFT_ROCE: Nics = Nics { driver: "rxe", managed: false, hosts: 1 };
+const MANAGED_SOFT_ROCE: Nics = Nics { managed: true, ..SOFT_ROCE };
+const SOFT_IWARP: Nics = Nics { driver: "siw", ..SOFT_ROCE };
 
-/// Runs tests of several binaries in sequence in one guest: a boot takes twelve seconds of a processor.
-fn in_one_guest(
+/// Runs tests of several binaries in sequence in one boot, which takes twelve seconds of a processor for each guest.
+fn in_one_boot(
     project: &Project,
-    Nics { driver, managed }: Nics,
+    Nics { driver, managed, hosts }: Nics,
     chosen: &[Tests<'_>],
     deadline: Instant,
 ) -> Outcome {
@@ -364,7 +367,11 @@ fn in_one_guest(
         command.env(MANAGED, "1");
         log += "-managed";
     }
-    command.args(["guest", "--nics", driver, "--limit", ONE_HOST_SECONDS_MAX]);
+    if hosts > 1 {
+        log += "-two-hosts";
+    }
+    command.args(["guest", "--hosts", &hosts.to_string(), "--nics", driver]);
+    command.args(["--limit", ONE_HOST_SECONDS_MAX]);
     command.args(["--", "sh", "-c", &script]);
     judged(&project.run(command, &log, deadline)?)
 }
@@ -385,7 +392,16 @@ fn soft_roce(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     let program = Tests { words: &PROGRAM_STORIES, ..PROGRAM };
     let chosen = [stories, CONFORMANCE, program];
     let chosen = if nightly { &chosen[..2] } else { &chosen };
-    in_one_guest(project, SOFT_ROCE, chosen, deadline)
+    in_one_boot(project, SOFT_ROCE, chosen, deadline)
+}
+
+/// Tests of two kernels with a NIC each; those of the program at night.
+fn two_kernels(project: &Project, nics: Nics, nightly: bool, deadline: Instant) -> Outcome {
+    let stories = Tests { words: &TWO_KERNELS, ..Tests::of("transport-rdma/rdma") };
+    let program = Tests { words: &MANAGED_HOSTS, ..PROGRAM };
+    let chosen = [stories, program];
+    let chosen = if nightly { &chosen[..] } else { &chosen[..1] };
+    in_one_boot(project, Nics { hosts: 2, ..nics }, chosen, deadline)
 }
 
 /// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
@@ -399,7 +415,7 @@ fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     let conformance = Tests { words, ..CONFORMANCE };
     let words = if nightly { &SIW_PROGRAM_NIGHTLY[..] } else { &SIW_PROGRAM };
     let program = Tests { words, ..PROGRAM };
-    in_one_guest(project, SOFT_IWARP, &[stories, conformance, program], deadline)
+    in_one_boot(project, SOFT_IWARP, &[stories, conformance, program], deadline)
 }
 
 /// Arguments of the verbs transport's stories over soft-iWARP at night.
@@ -436,7 +452,7 @@ fn managed_soft_roce(project: &Project, deadline: Instant) -> Outcome {
     let stories = Tests { words: &SIW_STORIES, ..Tests::of("transport-rdma/rdma") };
     let conformance = Tests { words: &["soft_roce::"], ..CONFORMANCE };
     let program = Tests { words: &MANAGED_PROGRAM, ..PROGRAM };
-    in_one_guest(project, MANAGED_SOFT_ROCE, &[stories, conformance, program], deadline)
+    in_one_boot(project, MANAGED_SOFT_ROCE, &[stories, conformance, program], deadline)
 }
 
 /// Runs the tests with released Mooncake nodes as peers, in one guest with two NICs; those with a store
@@ -483,13 +499,11 @@ struct Tests<'a> {
     words: &'a [&'a str],
     /// Sets the variable for long runs.
     nightly: bool,
-    /// Sets the variable by which soft-RoCE connects through the connection manager.
-    managed: bool,
 }
 
 impl<'a> Tests<'a> {
     const fn of(binary: &'a str) -> Self {
-        Self { binary, options: &[], words: &[], nightly: false, managed: false }
+        Self { binary, options: &[], words: &[], nightly: false }
     }
 
     fn run(&self, project: &Project, deadline: Instant) -> Outcome {
@@ -503,11 +517,7 @@ impl<'a> Tests<'a> {
         if self.nightly {
             features.set(NIGHTLY, "1");
         }
-        if self.managed {
-            features.set(MANAGED, "1");
-        }
-        let managed: &[&str] = if self.managed { &["managed"] } else { &[] };
-        let parts = [&[self.binary][..], managed, self.options, self.words].concat();
+        let parts = [&[self.binary][..], self.options, self.words].concat();
         let log = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
         let log: String = "guest-".chars().chain(log.chars()).take(LOG_NAME_MAX).collect();
         let binary = binary(project, &features, (self.binary, &log), deadline)?;
@@ -564,7 +574,9 @@ mod tests {
         let of = |folder: PathBuf, names: &[&'static str]| {
             names.iter().map(|name| (folder.clone(), *name)).collect::<Vec<_>>()
         };
-        let kernel = [of(transport.clone(), &KERNEL_STORIES), of(transport, &SIW_STORIES)].concat();
+        let kernel = [&KERNEL_STORIES[..], &SIW_STORIES, &TWO_KERNELS[..1]]
+            .map(|names| of(transport.clone(), names))
+            .concat();
         let programs =
             [&PROGRAM_STORIES[..], &SIW_PROGRAM, &SIW_PROGRAM_NIGHTLY[..6], &MANAGED_PROGRAM[..3]];
         let program = programs.map(|names| of(program.clone(), names));

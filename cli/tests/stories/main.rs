@@ -31,6 +31,7 @@ mod idle;
 mod links;
 mod loss;
 #[cfg(feature = "verbs")]
+#[path = "../../../transport-rdma/tests/rdma/meeting.rs"]
 mod meeting;
 mod metrics;
 mod mooncake;

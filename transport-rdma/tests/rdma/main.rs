@@ -20,6 +20,8 @@ mod limits;
 #[allow(dead_code, reason = "the program's stories use it too")]
 mod links;
 #[cfg(feature = "verbs")]
+mod meeting;
+#[cfg(feature = "verbs")]
 mod native;
 mod program;
 #[cfg(feature = "verbs")]
@@ -32,6 +34,8 @@ mod stranger;
 mod support;
 #[cfg(feature = "verbs")]
 mod transport;
+#[cfg(feature = "verbs")]
+mod two_kernels;
 #[cfg(feature = "verbs")]
 #[allow(dead_code, reason = "the program's stories use it too")]
 mod wires;

@@ -22,20 +22,23 @@ const DEPTH: u32 = 15;
 /// Interval of looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A program accepts a dial and answers with another token, without private data, as another lifecycle, or as it was
-/// asked. Each fails the dial as not the peer's, the stranger is disconnected, and the next lane works.
+/// The answer of a stranger to the announcements of the side that dials and of the one that waits.
+pub(crate) type Answer = fn(&Body, &Body) -> Vec<u8>;
+
+/// Answers that are not the peer's: with another token, as another lifecycle, as it was asked, and without private data.
+pub(crate) const ANSWERS: [Answer; 4] = [
+    |dials, waits| changed(dials, waits, |it| it.token = Token(it.token.0 ^ 1)),
+    |dials, waits| changed(dials, waits, |it| it.receiver = Lifecycle(it.receiver.0 + 1)),
+    |dials, waits| changed(dials, waits, |it| it.content = Content::Request),
+    |_, _| Vec::new(),
+];
+
+/// A program accepts a dial and answers with each of [`ANSWERS`]. Each fails the dial as not the peer's, the stranger is
+/// disconnected, and the next lane works.
 pub(crate) fn answers_are_not_the_peers(one: &Site, other: &Site) {
-    let answer = |lane, change: &dyn Fn(&mut PrivateData)| {
-        refused(one, other, lane, &|dials, waits| {
-            let mut answer = answer_of(dials, waits);
-            change(&mut answer);
-            answer.encode().to_vec()
-        })
-    };
-    answer(Lifecycle(20), &|it| it.token = Token(it.token.0 ^ 1));
-    answer(Lifecycle(21), &|it| it.receiver = Lifecycle(it.receiver.0 + 1));
-    answer(Lifecycle(22), &|it| it.content = Content::Request);
-    refused(one, other, Lifecycle(23), &|_, _| Vec::new());
+    for (lane, answer) in (20..).map(Lifecycle).zip(ANSWERS) {
+        refused(one, other, lane, answer);
+    }
     another_lane_works(one, other, Lifecycle(30));
 }
 
@@ -55,7 +58,7 @@ pub(crate) fn initialised(nic: &BareNic) -> BareQueuePair {
 }
 
 /// A dial to a stranger that answers so.
-fn refused(one: &Site, other: &Site, lane: Lifecycle, answer: &dyn Fn(&Body, &Body) -> Vec<u8>) {
+fn refused(one: &Site, other: &Site, lane: Lifecycle, answer: Answer) {
     let met = meeting(one, other, lane);
     let stranger = Stranger::new(met.waits, &met.waits_body);
     let told = with(&met.waits_body, |it| it.address.set_port(stranger.port));
@@ -72,9 +75,16 @@ fn refused(one: &Site, other: &Site, lane: Lifecycle, answer: &dyn Fn(&Body, &Bo
     met.waits.nic.retire(lane).unwrap();
 }
 
-fn assert_is_unproven(error: &VerbsError) {
+pub(crate) fn assert_is_unproven(error: &VerbsError) {
     assert_eq!((error.side, error.call), (Side::Peer, "rdma_connect"), "{error}");
     assert!(error.detail.contains("the answer to the connection is not the peer's"), "{error}");
+}
+
+/// The answer of the peer itself, changed.
+fn changed(dials: &Body, waits: &Body, change: impl FnOnce(&mut PrivateData)) -> Vec<u8> {
+    let mut answer = answer_of(dials, waits);
+    change(&mut answer);
+    answer.encode().to_vec()
 }
 
 /// The answer of the peer itself.
@@ -94,15 +104,15 @@ fn answer_of(dials: &Body, waits: &Body) -> PrivateData {
 }
 
 /// A listener at the address of a site.
-struct Stranger {
+pub(crate) struct Stranger {
     manager: BareManager,
     nic: BareNic,
-    port: u16,
+    pub(crate) port: u16,
     _listener: BareIdentifier,
 }
 
 impl Stranger {
-    fn new(site: &Site, body: &Body) -> Self {
+    pub(crate) fn new(site: &Site, body: &Body) -> Self {
         let mut address = None;
         with(body, |it| address = Some(it.address.ip()));
         let manager = BareManager::open().unwrap();
@@ -115,7 +125,7 @@ impl Stranger {
     }
 
     /// Accepts the next request with this answer.
-    fn accept(&self, answer: &[u8]) -> BareIdentifier {
+    pub(crate) fn accept(&self, answer: &[u8]) -> BareIdentifier {
         let deadline = Instant::now() + PATIENCE;
         let mut request = loop {
             assert!(Instant::now() < deadline, "no request");
@@ -129,7 +139,7 @@ impl Stranger {
     }
 
     /// Takes events until one of this kind.
-    fn until(&self, kind: &str) {
+    pub(crate) fn until(&self, kind: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(Instant::now() < deadline, "no {kind}");

@@ -83,6 +83,12 @@ impl Recorder {
         told.ends.values().map(once).collect()
     }
 
+    /// Waits for the end of one slice.
+    pub(crate) fn end(&self, slice: u64) -> CompletionStatus {
+        self.wait("the end of a slice", |told| told.ends.contains_key(&slice));
+        self.told.lock().unwrap().ends[&slice][0].clone()
+    }
+
     pub(crate) fn failures(&self) -> Vec<(Lifecycle, TransportError)> {
         self.told.lock().unwrap().failures.clone()
     }
@@ -156,6 +162,18 @@ impl Site {
         length: usize,
     ) -> Posting {
         let remote = peer.registration.remote_span();
+        self.posting_to(remote, slice, direction, offset, length)
+    }
+
+    /// The same with the memory of a peer that is not of this process.
+    pub(crate) fn posting_to(
+        &self,
+        remote: RemoteSpan,
+        slice: u64,
+        direction: Direction,
+        offset: usize,
+        length: usize,
+    ) -> Posting {
         Posting {
             slice: SliceId::from_bits(slice),
             direction,
@@ -168,8 +186,13 @@ impl Site {
 
     /// Posts `count` slices that cover the memory.
     pub(crate) fn post_all(&self, peer: &Self, direction: Direction, count: usize) {
+        self.post_all_to(peer.registration.remote_span(), direction, count);
+    }
+
+    /// The same with the memory of a peer that is not of this process.
+    pub(crate) fn post_all_to(&self, remote: RemoteSpan, direction: Direction, count: usize) {
         let length = BYTES / count;
-        let slice = |n| self.posting(peer, n as u64, direction, n * length, length);
+        let slice = |n| self.posting_to(remote, n as u64, direction, n * length, length);
         self.nic.post(LANE, &mut (0..count).map(slice).collect());
     }
 
@@ -221,7 +244,7 @@ pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pair
 
 /// First sequence numbers, far from those of other lanes: a device that reuses numbers would take a
 /// packet of another story's lane that is sent again for one of this.
-fn psns(queue_pairs: usize) -> Vec<u32> {
+pub(crate) fn psns(queue_pairs: usize) -> Vec<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(0x0001_b000);
     let next = |_| NEXT.fetch_add(PSNS_APART, Ordering::Relaxed) & PSN_MASK;
     (0..queue_pairs).map(next).collect()

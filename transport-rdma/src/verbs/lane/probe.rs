@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 /// Memory for probes, in bytes. Each reads at most the first of the peer's into the first of ours.
 pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 
+/// First wait for the answer of a dial's read before it is posted again, twice as long each time, and the number of
+/// repetitions.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const AGAIN_MAX: u32 = 4;
+
 /// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) enum Probe {
@@ -58,6 +63,21 @@ impl Lane {
         probe: Probe,
         deadline: Instant,
     ) -> Result<(), VerbsError> {
+        self.probe_up_to(probe, 0, deadline)
+    }
+
+    /// Probes as the side of iWARP that has dialled: the read is posted again while it is unanswered. Soft-iWARP leaves a first
+    /// frame unread that arrives before its accept has returned, until the next frame arrives.
+    pub(in crate::verbs) fn probe_as_dialler(&self, deadline: Instant) -> Result<(), VerbsError> {
+        self.probe_up_to(Probe::Announced, AGAIN_MAX, deadline)
+    }
+
+    fn probe_up_to(
+        &self,
+        probe: Probe,
+        repetitions: u32,
+        deadline: Instant,
+    ) -> Result<(), VerbsError> {
         let refused = |words: &str| self.context().error(Side::Local, "prove", 0, words);
         let unanswered = || {
             let words = "the peer's NIC did not answer a read in time";
@@ -88,13 +108,22 @@ impl Lane {
             return Err(self.context().error(Side::Configuration, "prove", 0, words));
         };
         // A queue pair that refused a request settles it in ERR alone.
-        let posted = self.post_probes(read).inspect_err(|error| {
-            if error.call == POST {
-                self.fail(error.clone());
-            }
-        })?;
+        let post = || {
+            self.post_probes(read).inspect_err(|error| {
+                if error.call == POST {
+                    self.fail(error.clone());
+                }
+            })
+        };
+        let posted = post()?;
         if posted < self.connected_pairs() {
             return Err(refused("the lane is not wired, is ending or is full"));
+        }
+        for wait in (0..repetitions).map(|doubled| AGAIN_AFTER * (1 << doubled)) {
+            if self.wait(deadline.min(Instant::now() + wait), |state| state.probes == 0) {
+                break;
+            }
+            post()?;
         }
         if !self.wait(deadline, |state| state.probes == 0) {
             return Err(unanswered());

@@ -143,8 +143,10 @@ impl Nic {
             lane.open_connection();
             // On iWARP the side that has dialled is the first to send. The other one is established before,
             // and learns of the first frame by the peer's `ready` alone.
-            if !is_iwarp(self.shared.profile) || manager.has_dialled(lifecycle) {
+            if !is_iwarp(self.shared.profile) {
                 lane.probe(Probe::Announced, deadline)?;
+            } else if manager.has_dialled(lifecycle) {
+                lane.probe_as_dialler(deadline)?;
             }
             manager.on_wired(lifecycle)?;
         }

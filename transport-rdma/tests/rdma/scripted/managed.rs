@@ -44,7 +44,7 @@ fn patient_sites(dial: Duration) -> (Site, Site) {
 }
 
 /// The announcement in a message.
-fn announcement(body: &Body) -> Announcement {
+pub(crate) fn announcement(body: &Body) -> Announcement {
     body.connection_manager.as_ref().expect("an announcement").parse().unwrap()
 }
 
