@@ -39,7 +39,11 @@ pub(crate) const OF_FALLBACK: &str = "choose `--transport tcp` if TCP is meant";
 
 /// The remedy of an error: an option of this program if one helps, else the library's hint.
 pub(crate) fn cure(error: &Error) -> Option<&'static str> {
-    Some(match (error.stage(), error.cause()) {
+    of(error.stage(), error.cause())
+}
+
+fn of(stage: Stage, cause: &Cause) -> Option<&'static str> {
+    Some(match (stage, cause) {
         (_, Cause::RdmaUnavailable(unavailable)) => rdma_cure(unavailable),
         (_, Cause::RdmaNotOffered) => {
             "start the peer with `--transport rdma` or `auto`, or choose `--transport tcp` here"
@@ -55,15 +59,6 @@ pub(crate) fn cure(error: &Error) -> Option<&'static str> {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or choose `--transport tcp`"
         }
-        (Stage::Handshake, Cause::Transport(failure)) if failure.call.starts_with("rdma_") => {
-            "check the path to the address that the error names: on iWARP to its TCP port, which the \
-             kernel takes from net.ipv4.ip_local_port_range, on RoCE to UDP port 4791; or choose \
-             `--transport tcp`"
-        }
-        (Stage::Handshake, Cause::Transport(_)) => {
-            "check the path between the two devices (`rping`, UDP port 4791), or choose \
-             `--transport tcp`"
-        }
         (_, Cause::Descriptor(DescriptorError::NoKey(_))) => {
             "`--compat mooncake` opens Mooncake nodes"
         }
@@ -73,8 +68,10 @@ pub(crate) fn cure(error: &Error) -> Option<&'static str> {
         (_, Cause::NotAdvertised) => "name it with `--advertise HOST`",
         (_, Cause::Refused) => "start `handfast serve` there, or check host and port",
         (_, Cause::Bind(_)) => "choose another --listen address, or stop the process that holds it",
-        (_, Cause::Store(store)) => return store.tls_failure().map(tls_cure).or(error.hint()),
-        _ => return error.hint(),
+        (_, Cause::Store(store)) => {
+            return store.tls_failure().map(tls_cure).or(cause.hint(stage));
+        }
+        _ => return cause.hint(stage),
     })
 }
 
@@ -148,5 +145,29 @@ fn trace_cure(cause: &TraceCause) -> &'static str {
         | TraceCause::NotText
         | TraceCause::LineTooLong
         | TraceCause::Order(_) => "copy the whole file again, as it is",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast::Side;
+    use handfast::error::TransportError;
+
+    /// A lane that does not connect has the library's remedy, which is chosen by the side at fault.
+    #[test]
+    fn remedy_of_a_lane_is_the_librarys() {
+        let sides = [Side::Local, Side::Peer, Side::Configuration, Side::Protection];
+        let calls = ["wire", "connection", "prove", "rdma_connect", "ibv_modify_qp(RTR)"];
+        for (side, call) in sides.iter().flat_map(|side| calls.map(|call| (*side, call))) {
+            let detail =
+                "siw0: 10.0.0.2:41000: the peer's address cannot be reached; check the route";
+            let cause = Cause::Transport(TransportError::new(side, call, detail));
+            assert_eq!(
+                of(Stage::Handshake, &cause),
+                cause.hint(Stage::Handshake),
+                "{side:?} {call}"
+            );
+        }
     }
 }

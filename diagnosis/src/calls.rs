@@ -72,6 +72,7 @@ fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
             Some(ids::CM_UNREACHED)
         }
         ("rdma_connect", ECONNREFUSED) => Some(ids::CM_FULL),
+        ("rdma_connect", EADDRINUSE | EADDRNOTAVAIL) => Some(ids::LIM_EPHEMERAL),
         ("rdma_accept", ECONNRESET | ENOTCONN) => Some(ids::PEER_LOST),
         ("rdma_listen", EADDRINUSE) => Some(ids::PORT_IN_USE),
         _ => None,
@@ -241,6 +242,8 @@ mod tests {
             ("rdma_resolve_addr", 22, "Invalid argument (os error 22)", "GID-FAMILY"),
             ("rdma_resolve_route", -110, "", "CM-UNREACHED"),
             ("rdma_connect", 111, "", "CM-FULL"),
+            ("rdma_connect", 98, "Address already in use (os error 98)", "LIM-EPHEMERAL"),
+            ("rdma_connect", 99, "", "LIM-EPHEMERAL"),
             ("rdma_accept", 104, "Connection reset by peer (os error 104)", "PEER-LOST"),
             ("rdma_listen", 98, "Address already in use (os error 98)", "PORT-IN-USE"),
         ] {

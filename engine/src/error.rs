@@ -3,6 +3,7 @@
 mod class;
 #[cfg(feature = "diagnosis")]
 mod diagnosis;
+mod lane_hint;
 
 pub use handfast_core::node::{CallFailure, Failure};
 pub use handfast_core::policy::FailureClass;
@@ -403,16 +404,6 @@ impl Error {
     }
 }
 
-/// The remedy of a lane that was not connected: a dial of the connection manager has ports of its own.
-fn handshake_hint(failure: &TransportError) -> &'static str {
-    if failure.call.starts_with("rdma_") {
-        "check the path to the address that the error names: on iWARP to its TCP port, which the kernel \
-         takes from net.ipv4.ip_local_port_range, on RoCE to UDP port 4791; or use TCP"
-    } else {
-        "check the path between the two devices (`rping`, UDP port 4791), or use TCP"
-    }
-}
-
 fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::RdmaUnavailable(unavailable) => return Some(rdma_hint(unavailable)),
@@ -427,7 +418,9 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
              every file system; or use TCP"
         }
-        Cause::Transport(failure) if stage == Stage::Handshake => handshake_hint(failure),
+        Cause::Transport(failure) if stage == Stage::Handshake => {
+            return lane_hint::of_handshake(failure);
+        }
         Cause::Descriptor(DescriptorError::NoKey(_)) => "`Builder::mooncake` opens Mooncake nodes",
         Cause::Descriptor(DescriptorError::Null)
         | Cause::MooncakeDescriptor(SegmentError::Null) => {
@@ -457,13 +450,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
              restarted node has new addresses"
         }
         Cause::Permission(_) => "the serving side sets the permissions of a segment",
-        Cause::PeerLost(error) if error.side == Side::Local && error.call == "close" => {
-            "the engine was closed meanwhile; start another"
-        }
-        Cause::PeerLost(error) if error.side == Side::Configuration => "use equal options on both",
-        Cause::PeerLost(_) => {
-            "the next transfer opens a new lane; check whether the peer still runs"
-        }
+        Cause::PeerLost(failure) => return lane_hint::of_lost_peer(failure),
         Cause::NoCapacity(limit) => limit.limit.cure(),
         Cause::Grant(GrantError::Unproven { .. }) | Cause::KeysNeeded(_) => {
             "give this node keys or certificates (`Builder::auth`, `--auth psk:FILE`, `--auth \

@@ -52,15 +52,6 @@ fn cure(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "raise the limit of locked memory (`ulimit -l`) before the process starts; a file's pages \
              cannot be pinned on every file system; or choose the transport `tcp`"
         }
-        (Stage::Handshake, Cause::Transport(failure)) if failure.call.starts_with("rdma_") => {
-            "check the path to the address that the error names: on iWARP to its TCP port, which the \
-             kernel takes from net.ipv4.ip_local_port_range, on RoCE to UDP port 4791; or choose the \
-             transport `tcp`"
-        }
-        (Stage::Handshake, Cause::Transport(_)) => {
-            "check the path between the two devices (`rping`, UDP port 4791), or choose the transport \
-             `tcp`"
-        }
         (_, Cause::Descriptor(DescriptorError::NoKey(_))) => {
             "an engine without keys and certificates opens Mooncake nodes"
         }
@@ -182,6 +173,10 @@ mod tests {
     fn of_devices() -> Vec<Cause> {
         let transport = || TransportError::new(Side::Local, "ibv_reg_mr", "no memory");
         let refused = |call| Cause::Transport(TransportError::new(Side::Configuration, call, ""));
+        let unreached = |call| {
+            let detail = "10.0.0.2:41000: the peer's address cannot be reached";
+            Cause::Transport(TransportError::new(Side::Peer, call, detail))
+        };
         vec![
             Cause::RdmaUnavailable(RdmaUnavailable::NotBuilt),
             Cause::RdmaUnavailable(RdmaUnavailable::NoLibrary {
@@ -193,6 +188,10 @@ mod tests {
             Cause::RdmaNotOffered,
             Cause::TcpNotOffered,
             Cause::Transport(transport()),
+            unreached("rdma_connect"),
+            unreached("connection"),
+            unreached("prove"),
+            unreached("ibv_modify_qp(RTR)"),
             refused("serve"),
             refused("fork"),
             refused("ibv_reg_mr"),
@@ -247,6 +246,17 @@ mod tests {
             assert!(text.contains("`auth`, or HANDFAST_AUTH"), "{text}");
             assert_eq!(FOREIGN.iter().find(|word| text.contains(**word)), None, "{text}");
             assert_eq!(error.code(), -1);
+        }
+    }
+
+    /// A lane that does not connect has the library's remedy, which is chosen by the side at fault.
+    #[test]
+    fn remedy_of_a_lane_is_the_librarys() {
+        let sides = [Side::Local, Side::Peer, Side::Configuration, Side::Protection];
+        let calls = ["wire", "connection", "prove", "rdma_connect", "ibv_modify_qp(RTR)"];
+        for (side, call) in sides.iter().flat_map(|side| calls.map(|call| (*side, call))) {
+            let cause = Cause::Transport(TransportError::new(side, call, "it failed"));
+            assert_eq!(cure(Stage::Handshake, &cause), None, "{side:?} {call}");
         }
     }
 

@@ -58,7 +58,8 @@ impl Slots {
         };
         let slot = slots.iter().find(|slot| slot.device == device);
         slot.map(Slot::for_lane).unwrap_or_else(|| {
-            let detail = format!("this node does not use a NIC '{device}'");
+            let detail =
+                format!("this node does not use a NIC '{device}'; name one that it has opened");
             Err(TransportError::new(Side::Configuration, "bring_up", detail))
         })
     }

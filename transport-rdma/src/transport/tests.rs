@@ -117,7 +117,10 @@ async fn unknown_nic_leaves_no_endpoint() {
     let rail = NicPath::over_rail(&node(), "rxe1", "rxe0").unwrap();
     let refused = transport.create(GONE, rail.clone(), 1, Attempt::First).await.unwrap_err();
     assert_eq!((refused.error.side, refused.limit), (Side::Configuration, None));
-    assert_eq!(refused.error.detail, "this node does not use a NIC 'rxe0'");
+    assert_eq!(
+        refused.error.detail,
+        "this node does not use a NIC 'rxe0'; name one that it has opened"
+    );
     let refused = transport.create_legacy(GONE, path(), 0).await.unwrap_err();
     assert_eq!((refused.error.side, &*refused.error.detail), (Side::Local, "no NIC is open"));
     assert!(!transport.has_endpoint(GONE));

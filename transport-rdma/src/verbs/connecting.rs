@@ -356,7 +356,8 @@ impl Nic {
         let (side, next) = if can_move {
             (Side::Peer, "; the next lane announces another address of ours")
         } else if moves_first(&own.gid, peer) {
-            (Side::Configuration, "; none of ours is of the peer's family")
+            let next = "; none of ours is of the peer's: give both ports addresses of one family, or use TCP";
+            (Side::Configuration, next)
         } else {
             (Side::Peer, "; the peer may have another")
         };

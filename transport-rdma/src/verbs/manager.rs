@@ -528,6 +528,9 @@ impl Manager {
                     identifier.connect(pair, &data, reads)
                 });
                 self.table.lock().on_dial_step(id, DialStep::Connect);
+                if let Err(code) = connected {
+                    self.note_taken_port(id, &identifier, code);
+                }
                 (id, connected.map_err(|code| ("rdma_connect", code)))
             }
             Action::Accept { id, identifier, data } => {

@@ -3,7 +3,7 @@
 use super::pair::address_of_peer;
 use super::way::longest_payload;
 use crate::doctor::observed::said;
-use crate::doctor::{Context, Finding, LANE_BYTES, LaneFailure, LaneStep, Severity};
+use crate::doctor::{Context, Finding, LANE_BYTES, LaneFailure, LaneStep, Severity, is_usable};
 use crate::{Side, ids};
 use std::net::SocketAddr;
 
@@ -27,14 +27,24 @@ fn not_tried(context: &Context<'_>, host: &str) -> Finding {
         "no lane over RDMA was tried: {host} does not support the test",
         "未尝试 RDMA 通路:{host} 不参与"
     );
-    let id = if is_iwarp(context) { ids::CM_UNREACHED } else { ids::ROCE_UDP_FILTERED };
+    let id = if is_iwarp(context, "") { ids::CM_UNREACHED } else { ids::ROCE_UDP_FILTERED };
     Finding::new(id, Severity::CannotTell, observed).alone()
 }
 
-/// Whether lanes run over TCP, on devices that connect through the connection manager alone: a filter of
-/// RoCE's packets does not concern them.
-fn is_iwarp(context: &Context<'_>) -> bool {
-    context.devices().all(|device| device.is_managed)
+/// Whether lanes run over TCP, on a device that connects through the connection manager alone: a filter of RoCE's packets
+/// does not concern them. The device is the one that the failure names, or may be any that lanes can use.
+fn is_iwarp(context: &Context<'_>, failure: &str) -> bool {
+    let usable: Vec<_> = context.devices().filter(|device| is_usable(device)).collect();
+    match usable.iter().find(|device| names(failure, &device.name)) {
+        Some(device) => device.is_managed,
+        None => !usable.is_empty() && usable.iter().all(|device| device.is_managed),
+    }
+}
+
+/// Whether a text has a device's name as a word.
+fn names(text: &str, device: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    text.split(|c| !is_part(c)).any(|word| word == device)
 }
 
 fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> Finding {
@@ -42,7 +52,7 @@ fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> 
     let is_silence =
         [ids::WC_RETRY, ids::XFER_DEADLINE, ids::PEER_LOST, ids::WC_GENERAL].contains(&failure.id);
     let (id, side, observed) = match failure.step {
-        LaneStep::Short if is_silence && !is_iwarp(context) => (
+        LaneStep::Short if is_silence && !is_iwarp(context, text) => (
             ids::ROCE_UDP_FILTERED,
             Side::Unknown,
             said!(

@@ -1,9 +1,9 @@
 //! Devices whose queue pairs connect through the kernel's connection manager.
 
 use super::hosts::answers;
-use crate::scene::Scene;
-use handfast_diagnosis::doctor::{Finding, LaneFailure, LaneStep, Wanted};
-use handfast_diagnosis::{Severity, Side, ids};
+use crate::scene::{NIC, Scene};
+use handfast_diagnosis::doctor::{Check, Finding, LaneFailure, LaneStep, Outcome, Wanted};
+use handfast_diagnosis::{Id, Severity, Side, ids};
 use handfast_transport_rdma::{ManagerUnavailable, RdmaUnavailable};
 
 const NAME: &str = "irdma0";
@@ -63,6 +63,15 @@ fn only(scene: &Scene, id: &str) -> Finding {
     let ids: Vec<_> = findings.iter().map(|finding| finding.id.as_str()).collect();
     assert_eq!(ids, [id], "{findings:#?}");
     findings.into_iter().next().unwrap()
+}
+
+/// The findings of the lane between the two.
+fn of_lane(scene: &Scene) -> Vec<Id> {
+    let of = |check: &Check| match &check.outcome {
+        Outcome::Found(findings) if check.name == "lane" => findings.clone(),
+        _ => Vec::new(),
+    };
+    scene.report().checks.iter().flat_map(of).map(|finding| finding.id).collect()
 }
 
 fn no_library() -> ManagerUnavailable {
@@ -209,4 +218,51 @@ fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
     }
     scene.world.lane = None;
     assert_eq!(only(&scene, "CM-UNREACHED").severity, Severity::CannotTell);
+}
+
+/// Devices that no lane uses say nothing of one: beside them silence on an iWARP lane is no filter of RoCE either.
+#[test]
+fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
+    let efa = |scene: &mut Scene| {
+        scene.card("0000:00:06.0", "0x1d0f", "0xefa1", "efa");
+        scene.device("efa_0", "0000:00:06.0", "7: unspecified", "Unspecified");
+    };
+    let down = |scene: &mut Scene| {
+        scene.roce(&NIC);
+        scene.file(&format!("{}/state", Scene::port(NIC.name)), "1: DOWN\n");
+    };
+    let without_port = |scene: &mut Scene| {
+        scene.roce(&NIC);
+        scene.remove(&format!("sys/class/infiniband/{}/ports", NIC.name));
+    };
+    let cases: [(&str, &dyn Fn(&mut Scene)); 3] =
+        [("efa", &efa), ("down", &down), ("without a port", &without_port)];
+    for (name, add) in cases {
+        let mut own = iwarp_at("10.2.0.7");
+        add(&mut own);
+        let mut scene = beside(&node_b(iwarp_at("10.2.0.8")), own);
+        let (step, id, side) = (LaneStep::Short, ids::PEER_LOST, Side::Unknown);
+        scene.world.lane = Some(Err(LaneFailure { step, id, side, text: "silence".into() }));
+        let found = of_lane(&scene);
+        assert_eq!(found, [ids::PEER_LOST], "{name}");
+    }
+}
+
+/// Where both kinds of devices can be used, the one that the failure names decides.
+#[test]
+fn silence_is_that_of_the_device_that_is_named() {
+    let mut own = iwarp_at("10.2.0.7");
+    own.roce(&NIC);
+    let mut scene = beside(&node_b(iwarp_at("10.2.0.8")), own);
+    for (name, expected) in [
+        (NAME, ids::PEER_LOST),
+        (NIC.name, ids::ROCE_UDP_FILTERED),
+        ("mlx5_00", ids::ROCE_UDP_FILTERED),
+        ("another", ids::ROCE_UDP_FILTERED),
+    ] {
+        let (step, id, side) = (LaneStep::Short, ids::PEER_LOST, Side::Unknown);
+        let text = format!("transfer failed for node-b (the peer's side): {name}: silence");
+        scene.world.lane = Some(Err(LaneFailure { step, id, side, text }));
+        assert_eq!(of_lane(&scene), [expected], "{name}");
+    }
 }

@@ -220,8 +220,14 @@ impl<N: Net> Choice<N> {
         let tcp = self.tcp_for(&peer);
         let Some(tcp) = tcp.filter(|_| !body.token.is_empty()) else {
             let offered = match body.queue_pairs.is_empty() {
-                true => "the peer announced no queue pair, and ours is for RDMA alone",
-                false => "the peer announced queue pairs alone, and RDMA is given up here for now",
+                true => {
+                    "the peer announced no queue pair, and ours is for RDMA alone; let the peer use RDMA, or use \
+                     TCP here"
+                }
+                false => {
+                    "the peer announced queue pairs alone, and RDMA is given up here for now; let the peer fall \
+                     back to TCP"
+                }
             };
             return Err(TransportError::new(Side::Configuration, "wire", offered));
         };

@@ -297,6 +297,16 @@ impl Identifier {
         })
     }
 
+    /// The port of this side's address, 0 before it has one.
+    pub(super) fn source_port(&self) -> u16 {
+        let raw = self.raw.lock();
+        if raw.is_null() {
+            return 0;
+        }
+        // SAFETY: the identifier lives while the pointer is there.
+        u16::from_be(unsafe { (self.channel.library.rdma_get_src_port)(*raw) })
+    }
+
     /// Accepts the request with a queue pair.
     pub(super) fn accept(&self, pair: &QueuePair, data: &[u8], reads: Reads) -> Result<(), i32> {
         let mut parameters = parameters(pair, data, reads);

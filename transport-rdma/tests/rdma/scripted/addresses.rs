@@ -9,6 +9,8 @@ use handfast_transport::NicLimit;
 use handfast_transport_rdma::{DeviceEvent, NicConfig};
 use std::net::IpAddr;
 
+const EADDRINUSE: i32 = 98;
+const EADDRNOTAVAIL: i32 = 99;
 /// The call that looks for an address.
 const BIND: &str = "rdma_bind_addr";
 
@@ -62,6 +64,32 @@ fn dial_from_an_address_that_left_blames_this_side() {
         assert!(met.dials.nic.lost().is_some());
         assert!(met.waits.nic.lost().is_none());
         met.retire(LANE);
+    });
+}
+
+/// A dial whose source port TCP has is this side's failure. It names the port and the range of such ports, costs one lane,
+/// and asks the peer for nothing.
+#[test]
+fn source_port_that_tcp_has_is_named() {
+    on(&MANAGED, "addresses::source_port_that_tcp_has_is_named", |fabric| {
+        let (one, other) = sites();
+        for (lane, code) in [(LANE, EADDRINUSE), (Lifecycle(8), EADDRNOTAVAIL)] {
+            let met = meeting(&one, &other, lane);
+            fabric
+                .run(&format!("fail call {} rdma_connect {code} times 1", met.dials.nic.device()));
+            let error = met.dial(lane, &met.waits_body).unwrap_err();
+            let expected = (Side::Local, "rdma_connect", code);
+            assert_eq!((error.side, error.call, error.code), expected, "{error}");
+            assert!(error.detail.contains("ip_local_port_range"), "{error}");
+            let named = error.detail.split_once("TCP holds port ").map(|(_, rest)| rest);
+            let (port, rest) = named.and_then(|rest| rest.split_once(' ')).unwrap();
+            assert!(port.parse::<u16>().is_ok_and(|port| port != 0), "{error}");
+            assert!(rest.starts_with("of 10.0.0."), "{error}");
+            assert!(met.dials.nic.lost().is_none());
+            met.retire(lane);
+        }
+        another_lane_works(&one, &other, Lifecycle(9));
+        nothing_is_left(fabric);
     });
 }
 
