@@ -9,13 +9,15 @@ use core::str::FromStr;
 
 /// Longest text of an announcement, in bytes.
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 160;
-/// The last word of an announcement whose sender does not reach the receiver's address.
+/// The word of an announcement whose sender does not reach the receiver's address.
 const ASKS: &str = "asks";
+/// The word of an announcement whose address is in a partition, with the key behind it.
+const PARTITION: &str = "pkey=";
 
 /// Address and token of the queue pairs of a lifecycle.
 ///
-/// In text: address, incarnation, lifecycle and token, and `asks` where the sender cannot dial,
-/// with a space between them. Words after these are ignored.
+/// In text: address, incarnation, lifecycle and token, `asks` where the sender cannot dial, and `pkey=8001` on
+/// InfiniBand, with a space between them. Other words after these are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
     /// Address and port at which the sender takes connect requests.
@@ -26,6 +28,8 @@ pub struct Announcement {
     pub token: Token,
     /// The sender cannot reach the receiver: the receiver is to dial.
     pub asks: bool,
+    /// The key of the partition of the address, on InfiniBand.
+    pub partition: Option<u16>,
 }
 
 /// The text is no announcement.
@@ -50,7 +54,10 @@ impl fmt::Display for Announcement {
         let Pair { incarnation, lifecycle } = self.pair;
         let (address, incarnation) = (self.address, incarnation.0);
         write!(f, "{address} {incarnation:032x} {} {:032x}", lifecycle.0, self.token.0)?;
-        if self.asks { write!(f, " {ASKS}") } else { Ok(()) }
+        if self.asks {
+            write!(f, " {ASKS}")?;
+        }
+        self.partition.map_or(Ok(()), |key| write!(f, " {PARTITION}{key:04x}"))
     }
 }
 
@@ -67,8 +74,15 @@ impl FromStr for Announcement {
         let incarnation = Incarnation(number(word()?)?);
         let lifecycle = Lifecycle(word()?.parse().map_err(|_| AnnouncementError)?);
         let token = Token(number(word()?)?);
-        let asks = words.next() == Some(ASKS);
-        Ok(Self { address, pair: Pair { incarnation, lifecycle }, token, asks })
+        let mut partition = None;
+        let mut asks = false;
+        for word in words {
+            asks |= word == ASKS;
+            if let Some(key) = word.strip_prefix(PARTITION) {
+                partition = u16::from_str_radix(key, 16).ok();
+            }
+        }
+        Ok(Self { address, pair: Pair { incarnation, lifecycle }, token, asks, partition })
     }
 }
 
@@ -92,6 +106,7 @@ mod tests {
             pair: Pair { incarnation: Incarnation(0xabc), lifecycle: Lifecycle(7) },
             token: Token(u128::MAX),
             asks: false,
+            partition: None,
         }
     }
 
@@ -105,6 +120,14 @@ mod tests {
         let asking = Announcement { asks: true, ..announcement() };
         assert_eq!(asking.to_string().parse(), Ok(asking));
         assert_eq!((asking.to_string() + " later words").parse(), Ok(asking));
+        let partition = Some(0x8001);
+        for it in
+            [Announcement { partition, ..asking }, Announcement { partition, ..announcement() }]
+        {
+            assert_eq!(it.to_string().parse(), Ok(it));
+        }
+        let unknown = announcement().to_string() + " pkey=+word";
+        assert_eq!(unknown.parse(), Ok(announcement()));
     }
 
     /// The longest announcement fits the limit of a message.
@@ -112,7 +135,9 @@ mod tests {
     fn longest_announcement_fits() {
         let scope = core::net::SocketAddrV6::new(u128::MAX.into(), u16::MAX, 0, u32::MAX);
         let pair = Pair { incarnation: Incarnation(u128::MAX), lifecycle: Lifecycle(u64::MAX) };
-        let longest = Announcement { address: scope.into(), pair, asks: true, ..announcement() };
+        let partition = Some(u16::MAX);
+        let address = scope.into();
+        let longest = Announcement { address, pair, asks: true, partition, ..announcement() };
         let text = longest.to_string();
         assert!(text.len() <= ANNOUNCEMENT_BYTES_MAX, "{}", text.len());
         assert_eq!(text.parse(), Ok(longest));

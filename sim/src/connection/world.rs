@@ -146,7 +146,8 @@ impl ConnectionWorld {
         node.others_left -= 1;
         let pair = Pair { incarnation: Incarnation(99), lifecycle: Lifecycle(1) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-        let announcement = Announcement { address, pair, token: Token(9_999), asks: false };
+        let token = Token(9_999);
+        let announcement = Announcement { address, pair, token, asks: false, partition: None };
         node.machine.handle_announcement(Some(OTHER), announced(announcement, 1));
     }
 

@@ -27,7 +27,7 @@ use crate::error::{ManagerUnavailable, VerbsError};
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub use bare::{BareIdentifier, BareManager};
-use blame::{OWN_STEP, said_of_accept, said_of_peer};
+use blame::{OWN_STEP, failed_dial, said_of_accept, said_of_peer};
 use handfast_core::connection::{
     AnnounceError, AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput,
     LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, Refusal, RequestId, Token,
@@ -41,7 +41,7 @@ pub(super) use identifier::{Options, Reads};
 use listening::{Listening, listen, nowhere};
 use parking_lot::Mutex;
 use reach::Reach;
-use reasons::code_and_reason;
+use reasons::{code_and_reason, cure_of_rejection};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -91,6 +91,8 @@ pub(super) struct Manager {
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
+    /// The key of the partition of that address, on InfiniBand.
+    partition: Option<u16>,
     reads: Reads,
     /// Queue pairs that are announced at once, at most.
     connections_max: usize,
@@ -122,7 +124,7 @@ impl Manager {
     pub(super) fn open(
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
-        (wanted, known): (Option<IpAddr>, &[IpAddr]),
+        ((wanted, wanted_port), known): ((Option<IpAddr>, u16), &[IpAddr]),
         (reads, (options, dials_block), connections_max): (Reads, ((Options, bool), bool), usize),
     ) -> Result<Self, VerbsError> {
         let channel = channel().map_err(|unavailable| {
@@ -145,26 +147,30 @@ impl Manager {
         };
         let place = (system_name, port);
         let mut refused = None;
-        let mut listening =
-            candidates.iter().filter_map(|ip| match listen(context, &channel, place, *ip) {
-                Ok(Listening::Here(listener, address)) => Some(Ok((listener, address))),
+        let mut listening = candidates
+            .iter()
+            .map(|ip| SocketAddr::new(*ip, wanted_port))
+            .filter_map(|wanted_at| match listen(context, &channel, place, wanted_at) {
+                Ok(Listening::Here(listener, address, key)) => Some(Ok((listener, address, key))),
                 Ok(Listening::OfAnother) => None,
                 Ok(Listening::Refused(code)) => {
                     // An address of no device is expected among those of the machine.
                     if wanted.is_some() || code != libc::ENODEV {
-                        refused = Some((*ip, code));
+                        refused = Some((wanted_at.ip(), code));
                     }
                     None
                 }
                 Err(error) => Some(Err(error)),
             });
         let found = listening.next().transpose()?;
-        let (listener, address) =
+        let (listener, address, key) =
             found.ok_or_else(|| nowhere(context, wanted, candidates.len(), refused))?;
         let options = settable(context, &listener, options)?;
         let wake = waker()
             .map_err(|error| context.failed("eventfd", error.raw_os_error().unwrap_or(0)))?;
         let incarnation = Incarnation(random());
+        let is_infiniband = !context.port_facts(port)?.is_ethernet;
+        let partition = Some(key).filter(|key| is_infiniband && *key != 0);
         tracing::debug!(device = context.device, %address, "the connection manager listens");
         Ok(Self {
             context: Arc::clone(context),
@@ -172,6 +178,7 @@ impl Manager {
             port,
             channel,
             address,
+            partition,
             reads,
             connections_max,
             options,
@@ -208,7 +215,7 @@ impl Manager {
             table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
         table.changes.insert(lifecycle, watch::Sender::new(0));
-        Ok(announcement)
+        Ok(Announcement { partition: self.partition, ..announcement })
     }
 
     /// The error of a lane whose queue pairs are more than can be announced.
@@ -229,7 +236,7 @@ impl Manager {
     /// Begins to connect a lane's queue pairs to those of a peer.
     ///
     /// # Errors
-    /// The addresses are of different families; the lane is connected to another announcement, or is no
+    /// The addresses are of different families or partitions; the lane is connected to another announcement, or is no
     /// more.
     pub(super) fn begin(
         &self,
@@ -238,6 +245,7 @@ impl Manager {
         peer: &AnnouncedLane,
     ) -> Result<(), VerbsError> {
         self.check_family(peer.announcement.address.ip())?;
+        self.check_partition(&peer.announcement)?;
         let mut table = self.table.lock();
         table.machine.connect(lifecycle, peer).map_err(|error| {
             let side = match error {
@@ -567,7 +575,10 @@ impl Manager {
                 // The error of the failure names the peer's address.
                 Some(_) => entry.status = code,
                 None => {
-                    let error = left.clone().unwrap_or_else(|| self.context.failed(call, code));
+                    let error = || {
+                        failed_dial(&self.context, (call, code), self.address.ip(), entry.target)
+                    };
+                    let error = left.clone().unwrap_or_else(error);
                     entry.error.get_or_insert(error);
                 }
             }
@@ -645,17 +656,14 @@ impl Manager {
         let entry = table.entries.get(&id);
         let target = entry.and_then(|entry| entry.target);
         let target = target.map_or_else(|| "the peer".to_owned(), |target| target.to_string());
-        let (code, reason) = code_and_reason(cause, entry.map_or(0, |entry| entry.status));
+        let status = entry.map_or(0, |entry| entry.status);
+        let (code, reason) = code_and_reason(cause, status);
         let (side, call, cure) = match cause {
             Cause::Refused(Refusal::Version) => {
                 (Side::Peer, "rdma_connect", "run one release of handfast on both sides")
             }
             Cause::Refused(_) => (Side::Peer, "rdma_connect", "another lane follows on demand"),
-            Cause::Rejected => (
-                Side::Peer,
-                "rdma_connect",
-                "nobody listens there any more, or more requests wait than it takes",
-            ),
+            Cause::Rejected => (Side::Peer, "rdma_connect", cure_of_rejection(status)),
             Cause::Unreachable => (
                 Side::Peer,
                 "rdma_connect",
@@ -681,7 +689,11 @@ impl Manager {
             }
             Cause::Local => (Side::Local, "wire", "another lane follows on demand"),
         };
-        let detail = format!("{target}: {cause}; {cure}{reason}");
+        let partition = self.partition.filter(|_| cause == Cause::Unreachable);
+        let partition = partition.map_or_else(String::new, |key| {
+            format!("; both addresses have to be in one InfiniBand partition, here {key:#06x}")
+        });
+        let detail = format!("{target}: {cause}; {cure}{reason}{partition}");
         self.context.error(side, call, code, detail)
     }
 
@@ -737,7 +749,7 @@ fn act_alone(action: Action) {
     }
 }
 
-fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
+pub(super) fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
