@@ -90,7 +90,7 @@ fn a_fresh_pairing_is_proven_and_then_used() {
 fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
     let probed = NicConfig {
         idle_probe: Some(Duration::from_millis(100)),
-        timeout_exponent: exponent(14, 12),
+        timeout_exponent: 14,
         ..config("rxe0")
     };
     let (one, other) = connected(probed, config("rxe1"), 2);
