@@ -106,23 +106,28 @@ fn iwarp(wanted: &str) -> Option<Profile> {
     Some(Profile { resolves, retry, ..own })
 }
 
-fn new_entry(text: &str) -> Result<Listed, String> {
-    let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
-    let (name, kind) =
-        text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
-    let mut words = kind.split(':');
-    let wanted = words.next().unwrap_or_default();
+/// The profile of a name, with the limits of a device.
+fn profile_of(wanted: &str) -> Result<Profile, String> {
     let known = PROFILES.into_iter().find(|profile| profile.name == wanted);
     let Some(known) = known.copied().or_else(|| iwarp(wanted)) else {
         let names = PROFILES.iter().map(|profile| profile.name);
         let names: Vec<&str> = names.chain(IWARP).collect();
-        return Err(wrong(format!("no profile '{wanted}'; there are: {}", names.join(", "))));
+        return Err(format!("no profile '{wanted}'; there are: {}", names.join(", ")));
     };
     let mut profile =
         Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..known };
     if profile.retry.count_fixed.is_some() && profile.retry.doubled_up_to_ns.is_none() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
+    Ok(profile)
+}
+
+fn new_entry(text: &str) -> Result<Listed, String> {
+    let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
+    let (name, kind) =
+        text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
+    let mut words = kind.split(':');
+    let mut profile = profile_of(words.next().unwrap_or_default()).map_err(wrong)?;
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
     let (mut grants_remote_write, mut refuses_relaxed_ordering) = (false, false);
     let (mut second_name, mut dialler_sends_first) = (None, false);
