@@ -69,7 +69,11 @@ pub(crate) async fn run(mut arguments: Smoke) -> Outcome {
     let environment = Environment::read()?;
     warn(environment.warnings());
     let from_environment = environment.rdma(RdmaOptions::default());
-    arguments.base = from_environment.with(|it| it.connection_manager |= arguments.rdma_cm);
+    arguments.base = from_environment.with(|it| {
+        it.connection_manager |= arguments.rdma_cm;
+        // Two nodes of the test may share a device, and a node that serves on this machine may have the port.
+        it.connection_manager_port = 0;
+    });
     if arguments.peer.is_some() && arguments.auth.is_none() {
         arguments.auth = environment.auth_source().map(str::to_owned);
     }

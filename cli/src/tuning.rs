@@ -58,6 +58,11 @@ pub(crate) struct Tuning {
     /// iWARP devices, and eRDMA in standard mode, do so in any case. Both sides need it
     #[arg(long)]
     rdma_cm: bool,
+    /// Port at which the connection manager of each RDMA device listens, for firewalls that pass it
+    /// alone: one process at a time has it at an address [default: HANDFAST_RDMA_CM_PORT, or a port
+    /// that the kernel chooses at each start]
+    #[arg(long, value_name = "PORT", value_parser = value_parser!(u16).range(1..))]
+    rdma_cm_port: Option<u16>,
 }
 
 impl Tuning {
@@ -75,6 +80,7 @@ impl Tuning {
             it.accepts_exposed_memory |= self.accept_exposed_memory;
             it.accepts_forked_memory |= self.accept_forked_memory;
             it.connection_manager |= self.rdma_cm;
+            it.connection_manager_port = self.rdma_cm_port.unwrap_or(it.connection_manager_port);
         })
     }
 
@@ -88,6 +94,7 @@ impl Tuning {
             ("--queue-pairs", self.queue_pairs.map(|count| count.to_string())),
             ("--pooled-lanes", self.pooled_lanes.map(|count| count.to_string())),
             ("--partition-key", self.partition_key.map(|key| key.to_string())),
+            ("--rdma-cm-port", self.rdma_cm_port.map(|port| port.to_string())),
         ];
         let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
         let switches = [
@@ -118,7 +125,7 @@ mod tests {
         program.map(|program| program.tuning).map_err(|error| error.to_string())
     }
 
-    const ALL: [&str; 18] = [
+    const ALL: [&str; 20] = [
         "--ack-timeout",
         "20",
         "--retry-count",
@@ -133,6 +140,8 @@ mod tests {
         "0",
         "--partition-key",
         "0x8001",
+        "--rdma-cm-port",
+        "18515",
         "--no-thread-placement",
         "--accept-exposed-memory",
         "--accept-forked-memory",
@@ -151,6 +160,7 @@ mod tests {
         let spin = Duration::from_micros(50);
         assert_eq!(set.polling, Some(Polling::Adaptive { spin }));
         assert_eq!((set.partition_key, set.places_threads), (PartitionKey::Value(0x8001), false));
+        assert_eq!(set.connection_manager_port, 18_515);
         assert!(set.accepts_exposed_memory && set.accepts_forked_memory && set.connection_manager);
         assert_eq!(parsed(&[]).unwrap().apply(set.clone()), set);
     }

@@ -8,6 +8,7 @@ use libc::{
     EHOSTUNREACH, EINVAL, EIO, EMFILE, ENETUNREACH, ENFILE, ENODEV, ENOENT, ENOMEM, ENOSPC,
     ENOTCONN, EOPNOTSUPP, EPERM, ETIMEDOUT,
 };
+use std::net::{IpAddr, SocketAddr};
 
 /// The kernel's internal ENOTSUPP, which some drivers leak.
 const ENOTSUPP: i32 = 524;
@@ -39,6 +40,21 @@ fn of_device(detail: &str) -> Option<Id> {
     reasons.into_iter().find(|(words, _)| detail.contains(words)).map(|(_, id)| id)
 }
 
+/// Returns the problem of addresses that the connection manager refuses to join, of the words `from 10.0.0.1 to
+/// 10.0.0.2:41000: …`: two families, or an address that is valid on one link alone. Other programs name none.
+fn of_addresses(detail: &str) -> Option<Id> {
+    let named = detail.split_once("from ").and_then(|(_, rest)| rest.split_once(" to "));
+    let Some((own, rest)) = named else { return Some(ids::GID_FAMILY) };
+    let own: IpAddr = own.parse().ok()?;
+    let target: SocketAddr =
+        rest.split_once(": ").map_or(rest, |(target, _)| target).parse().ok()?;
+    let is_link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if own.is_ipv6() != target.is_ipv6() {
+        return Some(ids::GID_FAMILY);
+    }
+    (is_link_local(own) || is_link_local(target.ip())).then_some(ids::GID_LINKLOCAL)
+}
+
 /// Returns the problem behind a connection through the connection manager.
 fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
     if !call.starts_with("rdma_") && !["connection", "wire", "bring_up"].contains(&call) {
@@ -50,6 +66,7 @@ fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
         ("no connection joins queue pairs of iWARP", ids::CM_ONE_WAY),
         ("connect through the connection manager, and ours", ids::CM_ONE_WAY),
         ("addresses of different families", ids::GID_FAMILY),
+        ("in the InfiniBand partition", ids::IB_PKEY),
         ("cannot be reached", ids::CM_UNREACHED),
         ("neither side reaches", ids::CM_UNREACHED),
         ("was not established in time", ids::CM_UNREACHED),
@@ -64,7 +81,8 @@ fn of_manager(call: &str, code: i32, detail: &str) -> Option<Id> {
     ];
     let by_words = reasons.into_iter().find(|(words, _)| detail.contains(words));
     by_words.map(|(_, id)| id).or(match (call, code.saturating_abs()) {
-        ("rdma_resolve_addr", EINVAL | EAFNOSUPPORT) => Some(ids::GID_FAMILY),
+        ("rdma_resolve_addr", EAFNOSUPPORT) => Some(ids::GID_FAMILY),
+        ("rdma_resolve_addr", EINVAL) => of_addresses(detail),
         ("rdma_resolve_addr" | "rdma_bind_addr", ENODEV | EADDRNOTAVAIL) => Some(ids::CM_ADDRESS),
         ("rdma_resolve_addr" | "rdma_resolve_route", ENETUNREACH | EHOSTUNREACH | ETIMEDOUT)
         | ("rdma_resolve_route", ENODEV | EINVAL)
@@ -235,11 +253,20 @@ mod tests {
             ("wire", 0, "connect through the connection manager, and ours out", "CM-ONE-WAY"),
             ("bring_up", 0, "a Mooncake node connects queue pairs out of band alone", "CM-ONE-WAY"),
             ("wire", 0, "at 10.0.0.1 here, addresses of different families", "GID-FAMILY"),
+            ("wire", 0, "10.0.0.2 of the peer is in the InfiniBand partition 0x8002", "IB-PKEY"),
             ("rdma_bind_addr", 19, "is one of the device's port; give it one", "CM-ADDRESS"),
             ("rdma_bind_addr", 0, "10.0.0.1 is no address of the device's port", "CM-ADDRESS"),
             ("rdma_bind_addr", 0, "10.0.0.1 has left the device's port", "CM-ADDRESS"),
             ("rdma_bind_addr", 0, "widen net.ipv4.ip_local_port_range", "LIM-EPHEMERAL"),
             ("rdma_resolve_addr", 22, "Invalid argument (os error 22)", "GID-FAMILY"),
+            (
+                "rdma_resolve_addr",
+                22,
+                "from 10.0.0.1 to [fd00::2]:9: Invalid argument",
+                "GID-FAMILY",
+            ),
+            ("rdma_resolve_addr", 22, "from fe80::1 to [fe80::2]:9: Invalid", "GID-LINKLOCAL"),
+            ("rdma_resolve_addr", 97, "from 10.0.0.1 to 10.0.0.2:9: not supported", "GID-FAMILY"),
             ("rdma_resolve_route", -110, "", "CM-UNREACHED"),
             ("rdma_connect", 111, "", "CM-FULL"),
             ("rdma_connect", 98, "Address already in use (os error 98)", "LIM-EPHEMERAL"),
@@ -249,6 +276,8 @@ mod tests {
         ] {
             assert_eq!(of(call, code, detail), Some(id), "{call} {code} {detail}");
         }
+        let one_family = "from 10.0.0.1 to 10.0.0.2:41000: Invalid argument (os error 22)";
+        assert_eq!(of("rdma_resolve_addr", 22, one_family), None);
         assert_eq!(of("rdma_create_event_channel", 13, ""), Some("CM-MISSING"));
         assert_eq!(of("connect", 111, "nobody listens there"), Some("NET-REFUSED"));
     }

@@ -81,6 +81,7 @@ const ENCRYPT_LANES: &str = "HANDFAST_ENCRYPT_LANES";
 const ACCEPT_EXPOSED_MEMORY: &str = "HANDFAST_ACCEPT_EXPOSED_MEMORY";
 const ACCEPT_FORKED_MEMORY: &str = "HANDFAST_ACCEPT_FORKED_MEMORY";
 const RDMA_CM: &str = "HANDFAST_RDMA_CM";
+const RDMA_CM_PORT: &str = "HANDFAST_RDMA_CM_PORT";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
@@ -115,7 +116,7 @@ const OF_BINDINGS: [&str; 2] = ["HANDFAST_TRANSPORT", "HANDFAST_REGIONS_MAX"];
 const QUEUE_PAIRS_MAX: u64 = LANE_QUEUE_PAIRS_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 39] = [
+const VARIABLES: [Variable; 40] = [
     Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -130,6 +131,8 @@ const VARIABLES: [Variable; 39] = [
         what: "1: memory of other libraries is registered also where a fork gives its pages away, without --accept-forked-memory" },
     Variable { name: RDMA_CM, values: Values::Word(&["0", "1"]), default: "0",
         what: "1: RDMA queue pairs connect through the connection manager also on RoCE and InfiniBand, without --rdma-cm" },
+    Variable { name: RDMA_CM_PORT, values: Values::Number { min: 1, max: 65_535, unit: "" }, default: "(the kernel's choice)",
+        what: "port at which the connection manager of each RDMA device listens, without --rdma-cm-port" },
     Variable { name: "HANDFAST_TRANSPORT", values: Values::Word(&["tcp", "rdma", "shm", "auto"]), default: "(not set)",
         what: "transport in place of the protocol of mooncake.engine and of libtransfer_engine; in these alone" },
     Variable { name: "HANDFAST_REGIONS_MAX", values: Values::Number { min: 1, max: 131_072, unit: "" }, default: "4096",
@@ -494,6 +497,8 @@ impl Environment {
             let index = self.number("MC_PKEY_INDEX").and_then(|index| u16::try_from(index).ok());
             it.partition_key = index.map_or(it.partition_key, PartitionKey::Index);
             it.connection_manager |= self.is_on(RDMA_CM);
+            let port = self.number(RDMA_CM_PORT).and_then(|port| u16::try_from(port).ok());
+            it.connection_manager_port = port.unwrap_or(it.connection_manager_port);
             it.relaxed_ordering = self.get("MC_IB_PCI_RELAXED_ORDERING").is_none_or(|it| it != "0");
             it.accepts_exposed_memory |= self.is_on(ACCEPT_EXPOSED_MEMORY);
             it.accepts_forked_memory |= self.is_on(ACCEPT_FORKED_MEMORY);

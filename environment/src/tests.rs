@@ -53,6 +53,7 @@ fn what_is_set_has_its_effect_and_says_where_it_came_from() {
         ("MC_IB_PCI_RELAXED_ORDERING", "0"),
         (ACCEPT_FORKED_MEMORY, "1"),
         ("HANDFAST_RDMA_CM", "1"),
+        ("HANDFAST_RDMA_CM_PORT", "18515"),
     ]);
     let set = set.unwrap();
     let mooncake = set.mooncake();
@@ -63,6 +64,7 @@ fn what_is_set_has_its_effect_and_says_where_it_came_from() {
     assert_eq!(rdma.partition_key, PartitionKey::Index(300));
     assert!(rdma.accepts_forked_memory && !rdma.accepts_exposed_memory);
     assert!(!rdma.relaxed_ordering && rdma.connection_manager);
+    assert_eq!(rdma.connection_manager_port, 18_515);
     let off = of(&[("HANDFAST_RDMA_CM", "0")]).unwrap();
     assert!(!off.rdma(RdmaOptions::default()).connection_manager);
     for word in ["1", "2"] {

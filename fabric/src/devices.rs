@@ -18,6 +18,10 @@ const NANOSECONDS_PER_MS: u64 = 1_000_000;
 const ROCE_V2: u8 = 2;
 /// Devices of iWARP, which the explorer does not simulate.
 const IWARP: [&str; 2] = ["siw", "iwarp"];
+/// The default partition of InfiniBand, with full membership.
+pub(crate) const PARTITION: u16 = 0xffff;
+/// The membership of a partition key, and the partition in it.
+const FULL_MEMBER: u16 = 0x8000;
 /// Maximum devices.
 pub(crate) const DEVICES_MAX: usize = 64;
 
@@ -29,6 +33,8 @@ pub(crate) struct Listed {
     pub(crate) is_infiniband: bool,
     /// Packets of its InfiniBand port must carry GIDs.
     pub(crate) requires_gids: bool,
+    /// The partition of the interface that has its addresses, on InfiniBand.
+    pub(crate) partition: u16,
     /// The driver lets peers write to every registered region.
     pub(crate) grants_remote_write: bool,
     /// The driver registers nothing with relaxed ordering.
@@ -42,6 +48,16 @@ pub(crate) struct Listed {
     pub(crate) second: Option<usize>,
     /// The device whose second port it is: a table of its own, with the objects of the first.
     pub(crate) port_of: Option<usize>,
+}
+
+impl Listed {
+    /// Whether packets pass between its addresses and those of another device: on InfiniBand the interfaces of one
+    /// partition hear each other if one of them is a full member.
+    pub(crate) fn shares_partition(&self, other: &Self) -> bool {
+        let is_member = (self.partition | other.partition) & FULL_MEMBER != 0;
+        let is_same = (self.partition ^ other.partition) & !FULL_MEMBER == 0;
+        !(self.is_infiniband && other.is_infiniband) || is_member && is_same
+    }
 }
 
 /// The devices of all lists by their entry: what they name lives as long as the process.
@@ -90,26 +106,32 @@ fn iwarp(wanted: &str) -> Option<Profile> {
     Some(Profile { resolves, retry, ..own })
 }
 
-fn new_entry(text: &str) -> Result<Listed, String> {
-    let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
-    let (name, kind) =
-        text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
-    let mut words = kind.split(':');
-    let wanted = words.next().unwrap_or_default();
+/// The profile of a name, with the limits of a device.
+fn profile_of(wanted: &str) -> Result<Profile, String> {
     let known = PROFILES.into_iter().find(|profile| profile.name == wanted);
     let Some(known) = known.copied().or_else(|| iwarp(wanted)) else {
         let names = PROFILES.iter().map(|profile| profile.name);
         let names: Vec<&str> = names.chain(IWARP).collect();
-        return Err(wrong(format!("no profile '{wanted}'; there are: {}", names.join(", "))));
+        return Err(format!("no profile '{wanted}'; there are: {}", names.join(", ")));
     };
     let mut profile =
         Profile { queue_pairs_max: QUEUE_PAIRS_MAX, regions_max: REGIONS_MAX, ..known };
     if profile.retry.count_fixed.is_some() && profile.retry.doubled_up_to_ns.is_none() {
         profile.retry.interval_floor_ns = FIXED_INTERVAL_NS;
     }
+    Ok(profile)
+}
+
+fn new_entry(text: &str) -> Result<Listed, String> {
+    let wrong = |why: String| format!("{VARIABLE}: '{text}': {why}");
+    let (name, kind) =
+        text.split_once('=').ok_or_else(|| wrong("not of the form NAME=PROFILE".to_owned()))?;
+    let mut words = kind.split(':');
+    let mut profile = profile_of(words.next().unwrap_or_default()).map_err(wrong)?;
     let (mut is_infiniband, mut has_ipv6, mut requires_gids) = (false, false, false);
     let (mut grants_remote_write, mut refuses_relaxed_ordering) = (false, false);
     let (mut second_name, mut dialler_sends_first) = (None, false);
+    let mut partition = PARTITION;
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().map_err(|_| wrong(format!("'{word}' needs a number")));
@@ -129,6 +151,11 @@ fn new_entry(text: &str) -> Result<Listed, String> {
                     "2" => Some(&*format!("{name}:2").leak()),
                     _ => return Err(wrong(format!("'{word}': a device has 1 or 2 ports"))),
                 }
+            }
+            "partition" => {
+                let key = u16::from_str_radix(value.trim_start_matches("0x"), 16);
+                partition =
+                    key.map_err(|_| wrong(format!("'{word}' needs a key such as 0x8001")))?;
             }
             "grants_remote_write" => grants_remote_write = true,
             "dialler_sends_first" => dialler_sends_first = true,
@@ -155,6 +182,7 @@ fn new_entry(text: &str) -> Result<Listed, String> {
         profile,
         is_infiniband,
         requires_gids,
+        partition,
         grants_remote_write,
         refuses_relaxed_ordering,
         dialler_sends_first,
@@ -195,6 +223,24 @@ mod tests {
         assert!(listed[1].is_infiniband && !listed[0].is_infiniband);
     }
 
+    /// Full members of a partition hear all of it, limited ones its full members, and devices of Ethernet have none.
+    #[test]
+    fn partitions_separate_infiniband_devices() {
+        let of = |key: &str| format!("mlx5:infiniband:partition={key}");
+        for (one, other, is_shared) in [
+            ("0x8001", "0x8001", true),
+            ("0x8001", "0x0001", true),
+            ("0x0001", "0x0001", false),
+            ("0x8001", "0x8002", false),
+            ("0x8001", "0xffff", false),
+        ] {
+            let listed = parse(&format!("a={},b={}", of(one), of(other))).unwrap();
+            assert_eq!(listed[0].shares_partition(&listed[1]), is_shared, "{one} {other}");
+        }
+        let listed = parse("a=rxe:partition=0x8001,b=rxe").unwrap();
+        assert!(listed[0].shares_partition(&listed[1]));
+    }
+
     /// An IPv6 address is added behind the profile's own ones.
     #[test]
     fn ipv6_address_is_added_behind_others() {
@@ -213,6 +259,7 @@ mod tests {
             ("rxe0=erdma-compat:retry_ms=-1", "needs a number"),
             ("rxe0=rxe:ports=3", "1 or 2 ports"),
             ("rxe0=rxe:ports=2,rxe0:2=rxe", "lists rxe0:2 twice"),
+            ("rxe0=mlx5:infiniband:partition=x", "needs a key such as 0x8001"),
             ("rxe0=rxe:color=red", "no option 'color'"),
             ("rxe0=rxe:lies=colour", "no lie 'colour'; there are: connects, reset"),
             ("rxe0=rxe:lies=larger_mtu", "'rxe' does so without the lie 'larger_mtu'"),

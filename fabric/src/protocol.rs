@@ -285,6 +285,7 @@ pub struct PortFacts {
     pub places: u32,
     pub is_infiniband: bool,
     pub requires_gids: bool,
+    pub partition: u16,
     pub lid: u16,
 }
 

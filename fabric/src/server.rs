@@ -8,6 +8,7 @@ mod pairs;
 use crate::commands;
 use crate::convert::{gid_bytes, gid_type, lid};
 use crate::descriptor::Signal;
+use crate::devices::PARTITION;
 use crate::instant;
 use crate::limit::{LimitReached, Refusal};
 use crate::manager;
@@ -201,6 +202,7 @@ fn query_port(context: u64, port: u8) -> Reply {
         places: device.gids().len() as u32,
         is_infiniband,
         requires_gids: state.listed[nic].requires_gids,
+        partition: if is_infiniband { state.listed[nic].partition } else { PARTITION },
         lid: lid(nic, is_infiniband),
     }))
 }

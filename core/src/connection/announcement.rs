@@ -13,11 +13,14 @@ pub const ANNOUNCEMENT_BYTES_MAX: usize = 160;
 const ASKS: &str = "asks";
 /// A word of an announcement of queue pairs of iWARP.
 const IWARP: &str = "iwarp";
+/// A word of an announcement whose address is in a partition, with the key behind it.
+const PARTITION: &str = "pkey=";
 
 /// Address and token of the queue pairs of a lifecycle.
 ///
-/// In text: address, incarnation, lifecycle and token, `asks` where the sender cannot dial, and `iwarp`
-/// for queue pairs of iWARP, with a space between them. Other words after the token are ignored.
+/// In text: address, incarnation, lifecycle and token, `asks` where the sender cannot dial, `iwarp` for queue
+/// pairs of iWARP, and `pkey=8001` on InfiniBand, with a space between them. Other words after the token are
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
     /// Address and port at which the sender takes connect requests.
@@ -30,6 +33,8 @@ pub struct Announcement {
     pub asks: bool,
     /// The queue pairs are iWARP's, which no connection joins with those of RoCE and InfiniBand.
     pub is_iwarp: bool,
+    /// The key of the partition of the address, on InfiniBand.
+    pub partition: Option<u16>,
 }
 
 /// The text is no announcement.
@@ -54,11 +59,12 @@ impl fmt::Display for Announcement {
         let Pair { incarnation, lifecycle } = self.pair;
         let (address, incarnation) = (self.address, incarnation.0);
         write!(f, "{address} {incarnation:032x} {} {:032x}", lifecycle.0, self.token.0)?;
-        let words = [(self.asks, ASKS), (self.is_iwarp, IWARP)];
-        words
-            .into_iter()
-            .filter(|(is_said, _)| *is_said)
-            .try_for_each(|(_, word)| write!(f, " {word}"))
+        for (_, word) in
+            [(self.asks, ASKS), (self.is_iwarp, IWARP)].iter().filter(|(is_so, _)| *is_so)
+        {
+            write!(f, " {word}")?;
+        }
+        self.partition.map_or(Ok(()), |key| write!(f, " {PARTITION}{key:04x}"))
     }
 }
 
@@ -75,9 +81,16 @@ impl FromStr for Announcement {
         let incarnation = Incarnation(number(word()?)?);
         let lifecycle = Lifecycle(word()?.parse().map_err(|_| AnnouncementError)?);
         let token = Token(number(word()?)?);
-        let (mut asks, mut is_iwarp) = (false, false);
-        words.for_each(|word| (asks, is_iwarp) = (asks || word == ASKS, is_iwarp || word == IWARP));
-        Ok(Self { address, pair: Pair { incarnation, lifecycle }, token, asks, is_iwarp })
+        let (mut asks, mut is_iwarp, mut partition) = (false, false, None);
+        for word in words {
+            asks |= word == ASKS;
+            is_iwarp |= word == IWARP;
+            if let Some(key) = word.strip_prefix(PARTITION) {
+                partition = u16::from_str_radix(key, 16).ok();
+            }
+        }
+        let pair = Pair { incarnation, lifecycle };
+        Ok(Self { address, pair, token, asks, is_iwarp, partition })
     }
 }
 
@@ -103,6 +116,7 @@ mod tests {
             token: Token(u128::MAX),
             asks: false,
             is_iwarp: false,
+            partition: None,
         }
     }
 
@@ -121,6 +135,14 @@ mod tests {
         assert_eq!((iwarp.to_string() + " later").parse(), Ok(iwarp));
         let both = Announcement { asks: true, ..iwarp };
         assert_eq!(both.to_string().parse(), Ok(both));
+        let partition = Some(0x8001);
+        for it in
+            [Announcement { partition, ..asking }, Announcement { partition, ..announcement() }]
+        {
+            assert_eq!(it.to_string().parse(), Ok(it));
+        }
+        let unknown = announcement().to_string() + " pkey=+word";
+        assert_eq!(unknown.parse(), Ok(announcement()));
     }
 
     /// The longest announcement fits the limit of a message.
@@ -128,18 +150,22 @@ mod tests {
     fn longest_announcement_fits() {
         let scope = core::net::SocketAddrV6::new(u128::MAX.into(), u16::MAX, 0, u32::MAX);
         let pair = Pair { incarnation: Incarnation(u128::MAX), lifecycle: Lifecycle(u64::MAX) };
-        let longest = Announcement {
+        let of = |is_iwarp, partition| Announcement {
             address: scope.into(),
             pair,
             token: Token(u128::MAX),
             asks: true,
-            is_iwarp: true,
+            is_iwarp,
+            partition,
         };
-        let text = longest.to_string();
-        assert!(text.len() <= ANNOUNCEMENT_BYTES_MAX, "{}", text.len());
-        assert_eq!(text.parse(), Ok(longest));
-        let padded = alloc::format!("{text:width$}", width = ANNOUNCEMENT_BYTES_MAX + 1);
-        assert_eq!(padded.parse::<Announcement>(), Err(AnnouncementError));
+        // Partitions are InfiniBand's.
+        for longest in [of(true, None), of(false, Some(u16::MAX))] {
+            let text = longest.to_string();
+            assert!(text.len() <= ANNOUNCEMENT_BYTES_MAX, "{}", text.len());
+            assert_eq!(text.parse(), Ok(longest));
+            let padded = alloc::format!("{text:width$}", width = ANNOUNCEMENT_BYTES_MAX + 1);
+            assert_eq!(padded.parse::<Announcement>(), Err(AnnouncementError));
+        }
     }
 
     #[test]

@@ -240,7 +240,8 @@ impl LaneConnections {
     ) -> Result<Announcement, AnnounceError> {
         let asks = peer.is_some_and(|peer| self.take_unreached(peer));
         let pair = Pair { incarnation: self.incarnation, lifecycle };
-        let own = Announcement { address, pair, token, asks, is_iwarp: self.is_iwarp };
+        let is_iwarp = self.is_iwarp;
+        let own = Announcement { address, pair, token, asks, is_iwarp, partition: None };
         for (place, number) in (0u16..).zip(numbers) {
             let id = ConnectionId { lifecycle, place };
             self.connections.announce(id, *number, own.token(place), asks)?;

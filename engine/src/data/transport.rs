@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::observe::counters::MemoryCounters;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
+use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::policy::{RailPlan, TrustGroup, TrustGroups};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
@@ -133,6 +134,11 @@ pub struct RdmaOptions {
     /// service level, path MTU, partition and GID itself: a device that connects so is not opened with
     /// another one. Default: false.
     pub connection_manager: bool,
+    /// The port at which the connection manager of each device listens, so that a firewall can pass it alone; 0 for
+    /// one that the kernel chooses for each opening of a device. None of the ports that the driver erdma takes, 30608
+    /// to 30623. Devices of one node listen at it at their own addresses, and one process at a time has it there.
+    /// Default: 0.
+    pub connection_manager_port: u16,
 }
 
 impl RdmaOptions {
@@ -170,6 +176,12 @@ impl RdmaOptions {
             let max = SPIN_MAX.as_micros();
             return Err(format!("the RDMA polling must spin at most {max} us"));
         }
+        if PORTS_OF_ERDMA.contains(&self.connection_manager_port) {
+            let (first, last) = (PORTS_OF_ERDMA.start(), PORTS_OF_ERDMA.end());
+            return Err(format!(
+                "the RDMA connection_manager_port must be none of {first} to {last}, which the driver erdma takes"
+            ));
+        }
         Ok(())
     }
 }
@@ -199,6 +211,7 @@ impl Default for RdmaOptions {
             trust_groups: TrustGroups::default(),
             accepts_forked_memory: false,
             connection_manager: false,
+            connection_manager_port: 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! processor that touches it ends the test. Each story has a process of its own.
 #![allow(unsafe_code)]
 
+use super::{MANAGED, has_networks, story};
 use handfast::accelerators::Driver;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::PriorityMatrix;
@@ -17,9 +18,12 @@ use tokio::runtime::Runtime;
 
 /// Several slices, and a part of a page.
 const BYTES: usize = (3 << 20) + 4_099;
-/// Profiles whose drivers register dma-bufs, and one whose driver does not.
-const OFFERED: [&str; 3] = ["strict", "mlx5", "irdma"];
+/// Profiles whose drivers register dma-bufs, the last of which the connection manager connects, and one whose
+/// driver does not.
+const OFFERED: [&str; 4] = ["strict", "mlx5", "irdma", "iwarp"];
 const ABSENT: &str = "rxe";
+/// Profiles whose NICs reach the memory by a module of the kernel.
+const BY_MODULE: [&str; 4] = [ABSENT, "erdma-rocev2", "erdma-standard:retry_ms=2", "siw"];
 /// Long enough for anything a story waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Writes of which the nearer NIC moves most, and those within which a lane is up.
@@ -46,17 +50,21 @@ fn on(profiles: &[&str], name: &str, story: impl Fn(&Machine)) {
         return;
     }
     for profile in profiles {
-        passes(&format!("own0={profile},peer0={profile}:numbers_from=1000"), name);
+        let is_managed = MANAGED.contains(profile);
+        if !is_managed || has_networks() {
+            let devices = format!("own0={profile},peer0={profile}:numbers_from=1000");
+            passes(&devices, is_managed, name);
+        }
     }
 }
 
 /// Runs a story in a process with these NICs.
-fn passes(devices: &str, name: &str) {
+fn passes(devices: &str, is_managed: bool, name: &str) {
     let process = Process::new(devices).unwrap();
-    let test = format!("gpu::{name}");
-    let output = process.again().unwrap().args([&*test, "--exact"]).output().unwrap();
+    let output = story(&process, is_managed, &format!("gpu::{name}")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{devices}: {text}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{devices}: {text}{errors}");
 }
 
 /// An engine that serves memory, and one that has opened it.
@@ -343,7 +351,7 @@ fn write_waits_for_the_read_behind_it() {
 fn nic_near_the_gpu_moves_its_bytes() {
     if !is_scripted() {
         let devices = "own0=mlx5,own1=mlx5:numbers_from=500,peer0=mlx5:numbers_from=1000";
-        return passes(devices, "nic_near_the_gpu_moves_its_bytes");
+        return passes(devices, false, "nic_near_the_gpu_moves_its_bytes");
     }
     let machine = Machine::find();
     let posts = |nic: usize| -> u64 {
@@ -433,7 +441,7 @@ fn each_device_has_a_read_of_its_own() {
 /// A module of the kernel knows the addresses for a NIC whose driver takes no dma-buf.
 #[test]
 fn module_for_peer_memory_replaces_the_dma_buf() {
-    on(&[ABSENT, "erdma-rocev2"], "module_for_peer_memory_replaces_the_dma_buf", |machine| {
+    on(&BY_MODULE, "module_for_peer_memory_replaces_the_dma_buf", |machine| {
         machine.load_module();
         machine.runtime.block_on(async {
             exchange(machine, &machine.memory(1, BYTES), &[machine.memory(0, BYTES)]).await;
@@ -444,7 +452,7 @@ fn module_for_peer_memory_replaces_the_dma_buf() {
 /// The error of a machine with neither gives both reasons and the id of the problem.
 #[test]
 fn refusal_gives_both_reasons() {
-    on(&[ABSENT, "mlx5"], "refusal_gives_both_reasons", |machine| {
+    on(&[ABSENT, "mlx5", "siw"], "refusal_gives_both_reasons", |machine| {
         let memory = machine.memory(1, BYTES);
         let listed = machine.fabric.execute("fail call peer0 ibv_reg_dmabuf_mr 95");
         listed.unwrap();

@@ -273,7 +273,9 @@ fn resolve(id: u64, source: Option<SocketAddr>, target: SocketAddr) -> Reply {
         _ => address_of(nic, target.is_ipv6()),
     };
     let address = SocketAddr::new(ip, port);
-    let is_reached = state.fabric.reaches(nic, peer) && state.fabric.nic(nic).is_up();
+    // The interface of another partition does not hear the question for its address.
+    let is_heard = state.listed[nic].shares_partition(&state.listed[peer]);
+    let is_reached = is_heard && state.fabric.reaches(nic, peer) && state.fabric.nic(nic).is_up();
     let identifier = find(&mut state, id)?;
     identifier.place = IdPlace { nic: Some(nic), source: Some(address), target: Some(target) };
     if is_reached {

@@ -18,7 +18,9 @@ mod names;
 mod pairs;
 mod queues;
 
-pub(crate) use devices::{ibv_free_device_list, ibv_get_device_list, ibv_open_device, nic_of};
+pub(crate) use devices::{
+    ibv_free_device_list, ibv_get_device_list, ibv_open_device, nic_of, partition_of,
+};
 pub(crate) use memory::ibv_alloc_pd;
 pub(crate) use pairs::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, pair_id};
 pub(crate) use queues::{

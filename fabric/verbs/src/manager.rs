@@ -16,6 +16,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+use crate::calls::partition_of;
 use crate::link::call;
 use crate::objects::{free, give, set_errno, zeroed};
 use abi::{Event, EventChannel, Id};
@@ -26,6 +27,9 @@ use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
+
+/// The port of every identifier.
+const PORT: u8 = 1;
 
 /// An event channel.
 #[repr(C)]
@@ -130,9 +134,22 @@ unsafe fn set_place(id: *mut Id, place: &IdPlace) -> Result<(), c_int> {
     }
     if let Some(nic) = place.nic.filter(|_| id.verbs.is_null()) {
         id.verbs = std::ptr::with_exposed_provenance_mut(device(nic)?.0);
-        id.port_num = 1;
+        id.port_num = PORT;
+        id.addresses.pkey = partition(nic, id.verbs)?.to_be();
     }
     Ok(())
+}
+
+/// The partition of the addresses of a device, which is asked once: it stays, and the open device may be dead.
+fn partition(nic: usize, context: *mut crate::abi::Context) -> Result<u16, c_int> {
+    static PARTITIONS: Mutex<BTreeMap<usize, u16>> = Mutex::new(BTreeMap::new());
+    let mut partitions = PARTITIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = partitions.get(&nic) {
+        return Ok(*known);
+    }
+    let found = partition_of(context, PORT)?;
+    partitions.insert(nic, found);
+    Ok(found)
 }
 
 /// The open device of a place in the list, and its protection domain: one of each for all identifiers, as

@@ -147,7 +147,8 @@ impl ConnectionWorld {
         let pair = Pair { incarnation: Incarnation(99), lifecycle: Lifecycle(1) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let token = Token(9_999);
-        let announcement = Announcement { address, pair, token, asks: false, is_iwarp: false };
+        let (asks, is_iwarp, partition) = (false, false, None);
+        let announcement = Announcement { address, pair, token, asks, is_iwarp, partition };
         node.machine.handle_announcement(Some(OTHER), announced(announcement, 1));
     }
 

@@ -10,6 +10,7 @@ use crate::settings::{
     POOLED_LANES_MAX, PartitionKey, Polling, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
     TIMEOUT_EXPONENT_MAX, silent_peer_wait,
 };
+use handfast_core::address::PORTS_OF_ERDMA;
 use handfast_core::connection::CONNECTIONS_MAX;
 use handfast_core::policy::TRUST_GROUPS_MAX;
 use handfast_core::wire::QUEUE_PAIRS_MAX;
@@ -91,6 +92,8 @@ pub struct NicConfig {
     /// The address at which the connection manager listens; `None` for the first of the machine that
     /// is the device's.
     pub manager_address: Option<IpAddr>,
+    /// The port at which it listens there, none of [`PORTS_OF_ERDMA`]; 0 for one that the kernel chooses.
+    pub manager_port: u16,
     /// Queue pairs that are announced to the connection manager at once, from `create` to the end of
     /// `retire`; 1 to [`CONNECTIONS_MAX`].
     pub connections_max: usize,
@@ -157,6 +160,7 @@ impl NicConfig {
             connection_manager: false,
             dial: DIAL_MAX,
             manager_address: None,
+            manager_port: 0,
             connections_max: CONNECTIONS_MAX,
         }
     }
@@ -251,6 +255,7 @@ impl NicConfig {
             ((1..=POLLERS_MAX).contains(&self.pollers), "pollers"),
             (self.pooled_lanes <= POOLED_LANES_MAX, "pooled_lanes"),
             ((1..=TRUST_GROUPS_MAX).contains(&self.trust_groups), "trust_groups"),
+            (!PORTS_OF_ERDMA.contains(&self.manager_port), "manager_port"),
         ];
         let wrong = checks.iter().find(|(good, _)| !good);
         wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
@@ -392,6 +397,12 @@ mod tests {
         let dial = |limit| move |c: &mut NicConfig| c.dial = limit;
         assert_eq!(check(&dial(DIAL_MIN)), Ok(()));
         assert!(check(&dial(DIAL_MIN / 2)).is_err());
+        let manager_port = |port| move |c: &mut NicConfig| c.manager_port = port;
+        for (port, fits) in
+            [(0, true), (30_607, true), (30_608, false), (30_623, false), (30_624, true)]
+        {
+            assert_eq!(check(&manager_port(port)).is_ok(), fits, "{port}");
+        }
         let connections = |max| move |c: &mut NicConfig| c.connections_max = max;
         assert_eq!(check(&connections(CONNECTIONS_MAX)), Ok(()));
         assert!(check(&connections(CONNECTIONS_MAX + 1)).is_err());

@@ -32,15 +32,16 @@ fn peer_module() -> Option<&'static str> {
     PEER_MODULES.into_iter().find(|module| folder.join(module).exists())
 }
 
-/// Registers bytes of an accelerator, under their own addresses.
+/// Registers bytes of an accelerator, under their own addresses. `access` is what peers may do: the right of remote
+/// writes that iWARP needs for the answers of own reads is none.
 pub(super) fn register(
     domain: &Domain,
     span: &Span,
-    granted: Access,
+    access: Access,
     flags: u32,
     options: RegisterOptions,
 ) -> Result<*mut ibv_mr, VerbsError> {
-    if granted.remote_write && !granted.remote_read && span.memory().needs_flush() {
+    if access.remote_write && !access.remote_read && span.memory().needs_flush() {
         let detail = format!(
             "writes of peers to {} are seen after a read behind them, and peers may not read it: \
              serve it with Access::READ_WRITE",

@@ -28,7 +28,7 @@ use crate::profile::DeviceProfile;
 pub use bare::BareManagerEvent;
 #[cfg_attr(not(feature = "bare"), allow(unreachable_pub, reason = "public with `bare` alone"))]
 pub use bare::{BareIdentifier, BareManager};
-use blame::{OWN_STEP, said_of_accept, said_of_peer};
+use blame::{OWN_STEP, failed_dial, said_of_accept, said_of_peer};
 use handfast_core::connection::{
     AnnounceError, AnnouncedLane, Announcement, Cause, ConnectionId, ConnectionOutput,
     LaneConnectError, LaneOutput, LaneProgress, PRIVATE_DATA_BYTES, Refusal, RequestId, Token,
@@ -42,7 +42,7 @@ pub(super) use identifier::{Options, Reads};
 use listening::{Listening, listen, nowhere};
 use parking_lot::Mutex;
 use reach::Reach;
-use reasons::code_and_reason;
+use reasons::{code_and_reason, cure_of_rejection};
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -92,6 +92,8 @@ pub(super) struct Manager {
     channel: Arc<EventChannel>,
     /// The address that peers dial; its port is this opening's alone.
     pub(super) address: SocketAddr,
+    /// The key of the partition of that address, on InfiniBand.
+    partition: Option<u16>,
     reads: Reads,
     /// Queue pairs that are announced at once, at most.
     connections_max: usize,
@@ -123,7 +125,7 @@ impl Manager {
     pub(super) fn open(
         context: &Arc<Context>,
         (system_name, port): (&str, u8),
-        (wanted, known): (Option<IpAddr>, &[IpAddr]),
+        ((wanted, wanted_port), known): ((Option<IpAddr>, u16), &[IpAddr]),
         (reads, (options, profile), connections_max): (
             Reads,
             ((Options, bool), &DeviceProfile),
@@ -150,26 +152,30 @@ impl Manager {
         };
         let place = (system_name, port);
         let mut refused = None;
-        let mut listening =
-            candidates.iter().filter_map(|ip| match listen(context, &channel, place, *ip) {
-                Ok(Listening::Here(listener, address)) => Some(Ok((listener, address))),
+        let mut listening = candidates
+            .iter()
+            .map(|ip| SocketAddr::new(*ip, wanted_port))
+            .filter_map(|wanted_at| match listen(context, &channel, place, wanted_at) {
+                Ok(Listening::Here(listener, address, key)) => Some(Ok((listener, address, key))),
                 Ok(Listening::OfAnother) => None,
                 Ok(Listening::Refused(code)) => {
                     // An address of no device is expected among those of the machine.
                     if wanted.is_some() || code != libc::ENODEV {
-                        refused = Some((*ip, code));
+                        refused = Some((wanted_at.ip(), code));
                     }
                     None
                 }
                 Err(error) => Some(Err(error)),
             });
         let found = listening.next().transpose()?;
-        let (listener, address) =
+        let (listener, address, key) =
             found.ok_or_else(|| nowhere(context, wanted, candidates.len(), refused))?;
         let options = settable(context, &listener, options)?;
         let wake = waker()
             .map_err(|error| context.failed("eventfd", error.raw_os_error().unwrap_or(0)))?;
         let incarnation = Incarnation(random());
+        let is_infiniband = !context.port_facts(port)?.is_ethernet;
+        let partition = Some(key).filter(|key| is_infiniband && *key != 0);
         tracing::debug!(device = context.device, %address, "the connection manager listens");
         Ok(Self {
             context: Arc::clone(context),
@@ -177,6 +183,7 @@ impl Manager {
             port,
             channel,
             address,
+            partition,
             reads,
             connections_max,
             options,
@@ -213,7 +220,7 @@ impl Manager {
             table.entries.insert(ConnectionId { lifecycle, place }, Entry::new(self.reads));
         }
         table.changes.insert(lifecycle, watch::Sender::new(0));
-        Ok(announcement)
+        Ok(Announcement { partition: self.partition, ..announcement })
     }
 
     /// The error of a lane whose queue pairs are more than can be announced.
@@ -234,7 +241,7 @@ impl Manager {
     /// Begins to connect a lane's queue pairs to those of a peer.
     ///
     /// # Errors
-    /// The addresses are of different families; the lane is connected to another announcement, or is no
+    /// The addresses are of different families or partitions; the lane is connected to another announcement, or is no
     /// more.
     pub(super) fn begin(
         &self,
@@ -243,6 +250,7 @@ impl Manager {
         peer: &AnnouncedLane,
     ) -> Result<(), VerbsError> {
         self.check_family(peer.announcement.address.ip())?;
+        self.check_partition(&peer.announcement)?;
         let mut table = self.table.lock();
         table.machine.connect(lifecycle, peer).map_err(|error| {
             let side = match error {
@@ -529,6 +537,10 @@ impl Manager {
                 });
                 self.table.lock().on_dial_step(id, DialStep::Connect);
                 if let Err(code) = connected {
+                    let target = self.table.lock().another_port(id, code);
+                    if let Some(target) = target {
+                        return self.act(shared, Action::Resolve { id, target });
+                    }
                     self.note_taken_port(id, &identifier, code);
                 }
                 (id, connected.map_err(|code| ("rdma_connect", code)))
@@ -557,11 +569,8 @@ impl Manager {
             }
             other => return act_alone(other),
         };
-        let Err(failed) = result else { return };
-        let target = self.table.lock().another_port(id, failed);
-        match target {
-            Some(target) => self.act(shared, Action::Resolve { id, target }),
-            None => self.on_call_failed(shared, id, failed),
+        if let Err(failed) = result {
+            self.on_call_failed(shared, id, failed);
         }
     }
 
@@ -583,7 +592,10 @@ impl Manager {
                 // The error of the failure names the peer's address.
                 Some(_) => entry.status = code,
                 None => {
-                    let error = left.clone().unwrap_or_else(|| self.context.failed(call, code));
+                    let error = || {
+                        failed_dial(&self.context, (call, code), self.address.ip(), entry.target)
+                    };
+                    let error = left.clone().unwrap_or_else(error);
                     entry.error.get_or_insert(error);
                 }
             }
@@ -661,17 +673,14 @@ impl Manager {
         let entry = table.entries.get(&id);
         let target = entry.and_then(|entry| entry.target);
         let target = target.map_or_else(|| "the peer".to_owned(), |target| target.to_string());
-        let (code, reason) = code_and_reason(cause, entry.map_or(0, |entry| entry.status));
+        let status = entry.map_or(0, |entry| entry.status);
+        let (code, reason) = code_and_reason(cause, status);
         let (side, call, cure) = match cause {
             Cause::Refused(Refusal::Version) => {
                 (Side::Peer, "rdma_connect", "run one release of handfast on both sides")
             }
             Cause::Refused(_) => (Side::Peer, "rdma_connect", "another lane follows on demand"),
-            Cause::Rejected => (
-                Side::Peer,
-                "rdma_connect",
-                "nobody listens there any more, or more requests wait than it takes",
-            ),
+            Cause::Rejected => (Side::Peer, "rdma_connect", cure_of_rejection(status)),
             Cause::Unreachable => (
                 Side::Peer,
                 "rdma_connect",
@@ -697,7 +706,11 @@ impl Manager {
             }
             Cause::Local => (Side::Local, "wire", "another lane follows on demand"),
         };
-        let detail = format!("{target}: {cause}; {cure}{reason}");
+        let partition = self.partition.filter(|_| cause == Cause::Unreachable);
+        let partition = partition.map_or_else(String::new, |key| {
+            format!("; both addresses have to be in one InfiniBand partition, here {key:#06x}")
+        });
+        let detail = format!("{target}: {cause}; {cure}{reason}{partition}");
         self.context.error(side, call, code, detail)
     }
 
@@ -753,7 +766,7 @@ fn act_alone(action: Action) {
     }
 }
 
-fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
+pub(super) fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,

@@ -11,7 +11,7 @@ use super::handle::Handle;
 use super::kept::keep;
 use super::lane::{Lane, Probe};
 use super::lanes::Lanes;
-use super::manager::{Manager, Reads};
+use super::manager::{Manager, Reads, mapped};
 use super::objects::{Channel, Domain, Place, RegionLimits, Undestroyed};
 use super::poller::{Pollers, waker};
 use super::pool::{Fresh, Pool};
@@ -21,7 +21,7 @@ use super::sink::NicSink;
 use crate::counters::NicCounters;
 use crate::discovery::{discover_one, root};
 use crate::error::VerbsError;
-use crate::gid::{ChosenGid, GidEntry, GidKind, explained, usable_gids};
+use crate::gid::{ChosenGid, GidEntry, GidKind, GidWanted, explained, usable_gids};
 use crate::pairing::AddressBook;
 use crate::profile::{Connecting, DeviceProfile, Recognised, SIW, recognise};
 use crate::transport::CALLER_SPIN_MAX;
@@ -169,6 +169,7 @@ impl Nic {
     ) -> Result<Self, VerbsError> {
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
+        let config = with_gid_of_manager(&context, config)?;
         let recognised = recognised(config.system_name());
         let profile = recognised.profile;
         if let Connecting::Never(why) = profile.connecting {
@@ -577,6 +578,16 @@ fn patience(manager: Option<&Manager>, config: &NicConfig, profile: &DeviceProfi
     }
 }
 
+/// On InfiniBand the address of the connection manager is that of a network interface, and none of the port's GIDs.
+fn with_gid_of_manager(context: &Context, config: NicConfig) -> Result<NicConfig, VerbsError> {
+    let address = config.manager_address.filter(|_| config.connection_manager);
+    let is_address = address.is_some_and(|ip| config.gid == GidWanted::Address(mapped(ip)));
+    if !is_address || context.port_facts(config.port)?.is_ethernet {
+        return Ok(config);
+    }
+    Ok(NicConfig { gid: GidWanted::Automatic, ..config })
+}
+
 /// The connection manager of a NIC whose queue pairs connect through it.
 fn manager(
     context: &Arc<Context>,
@@ -602,7 +613,8 @@ fn manager(
     let reads = Reads { accepted: rd_atomic, begun: rd_atomic, retries: config.retries };
     let options = (config.manager_options(profile), profile);
     let settings = (reads, options, config.connections_max);
-    let manager = Manager::open(context, place, (config.manager_address, &addresses), settings)?;
+    let wanted = (config.manager_address, config.manager_port);
+    let manager = Manager::open(context, place, (wanted, &addresses), settings)?;
     Ok(Some(Arc::new(manager)))
 }
 

@@ -211,7 +211,7 @@ impl Registration {
         let flags = access_flags(span.is_writable(), granted);
         let raw = match span.host_ptr() {
             Some(start) => Self::of_host(&domain, &span, start.cast(), flags, options)?,
-            None => device_memory::register(&domain, &span, granted, flags, options)?,
+            None => device_memory::register(&domain, &span, access, flags, options)?,
         };
         let counted = domain.on_registered(span.len() as u64);
         let region = Region { domain, raw, counted: Some(counted) };

@@ -1,6 +1,7 @@
 //! Ends of lanes.
 
-use crate::support::{BYTES, LANE, Site, config, connected, pattern};
+use crate::links::Link;
+use crate::support::{BYTES, LANE, Site, config, connected, pattern, unanswered};
 use crate::wires::{connects_by_manager, driver};
 use handfast_core::Lifecycle;
 use handfast_core::connection::Announcement;
@@ -33,6 +34,9 @@ fn destroyed_peer_is_the_first_error() {
     let (one, other) = connected(impatient, config("rxe1"), 1);
     other.nic.retire(LANE).unwrap();
     one.memory.copy_in(0, &pattern(1)).unwrap();
+    if one.nic.uses_connection_manager() {
+        return disconnect_is_the_first_error(&one, &other);
+    }
     one.post_all(&other, Direction::Write, 8);
     let ends = one.told.ends(8);
     let CompletionStatus::Failed(first) = &ends[0] else { panic!("{ends:?}") };
@@ -54,14 +58,25 @@ fn destroyed_peer_is_the_first_error() {
     assert_eq!((one.nic.lanes(), one.nic.counters().slices_abandoned), (0, 0));
 }
 
+/// The connection manager reports the peer's end before a slice is posted: none is sent.
+fn disconnect_is_the_first_error(one: &Site, other: &Site) {
+    one.told.wait("the lane's failure", |told| !told.failures.is_empty());
+    one.post_all(other, Direction::Write, 8);
+    assert!(one.told.ends(8).iter().all(|end| *end == CompletionStatus::Released(Sent::None)));
+    let failures = one.told.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    let (lane, error) = &failures[0];
+    assert_eq!((*lane, error.side, &*error.call), (LANE, Side::Peer, "connection"), "{error}");
+    assert!(other.bytes() == vec![0; BYTES], "nothing reached memory without a queue pair");
+    one.nic.retire(LANE).unwrap();
+    assert_eq!((one.nic.lanes(), one.nic.counters().slices_abandoned), (0, 0));
+}
+
 /// A lane retired with work in flight ends every slice once and abandons none.
 #[test]
 fn retire_ends_every_slice_once() {
-    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
-    one.nic.create(LANE, &[1, 2]).unwrap();
-    // Until the peer wires, its NIC drops what comes, so everything stays in flight.
-    let theirs = other.nic.create(LANE, &[3, 4]).unwrap();
-    one.nic.connect(LANE, &theirs).unwrap();
+    // Nobody answers, so that everything stays in flight.
+    let (one, other) = unanswered(&Link::new(12), |config| config, 2);
     one.memory.copy_in(0, &pattern(2)).unwrap();
     one.post_all(&other, Direction::Write, 128);
     one.nic.retire(LANE).unwrap();

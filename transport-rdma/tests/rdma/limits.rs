@@ -1,6 +1,8 @@
 //! Limits, and what is refused.
 
-use crate::support::{LANE, Site, config, connected};
+use crate::links::Link;
+use crate::scripted::managed::with;
+use crate::support::{LANE, Site, config, connected, unanswered};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -14,10 +16,11 @@ use std::sync::Arc;
 /// A lane takes the slices that its queue pairs hold and returns the next.
 #[test]
 fn full_lane_returns_the_next_slice() {
-    let (one, other) = connected(NicConfig { depth: 4, ..config("rxe0") }, config("rxe1"), 2);
-    // The peer is cut off, so that nothing ends meanwhile.
-    other.nic.retire(LANE).unwrap();
+    // Nobody answers, so that no slice leaves its place to another.
+    let small = |config| NicConfig { depth: 4, ..config };
+    let (one, other) = unanswered(&Link::new(13), small, 2);
     one.post_all(&other, Direction::Write, 16);
+    one.nic.retire(LANE).unwrap();
     let ends = one.told.ends(16);
     let not_posted =
         ends.iter().filter(|end| **end == CompletionStatus::Released(Sent::None)).count();
@@ -115,25 +118,40 @@ fn memlock_error_names_limit_and_cure() {
     assert!(error.to_string().contains("ulimit -l"), "{error}");
 }
 
+/// A message that names nothing to connect to is refused, and changes nothing. A lane is connected once.
 #[test]
 fn a_lane_is_wired_once_and_only_towards_what_can_be_wired() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    let is_managed = one.nic.uses_connection_manager();
     let mine = one.nic.create(LANE, &[1]).unwrap();
     let theirs = other.nic.create(LANE, &[2]).unwrap();
-    for wrong in [
-        Body { mtu: 255, ..theirs.clone() },
+    let of_both = vec![
         Body { rd_atomic: 0, ..theirs.clone() },
-        Body { gid: "10.0.0.2".to_owned(), ..theirs.clone() },
-        Body { queue_pairs: vec![1 << 24], ..theirs.clone() },
-        Body { psns: vec![], ..theirs.clone() },
-        Body { lid: 1 << 16, ..theirs.clone() },
-    ] {
-        let error = one.nic.connect(LANE, &wrong).unwrap_err();
+        Body { queue_pairs: vec![], psns: vec![], ..theirs.clone() },
+    ];
+    let of_its_kind = match is_managed {
+        true => vec![Body { connection_manager: Some("10.0.0.2:1".into()), ..theirs.clone() }],
+        false => vec![
+            Body { mtu: 255, ..theirs.clone() },
+            Body { gid: "10.0.0.2".to_owned(), ..theirs.clone() },
+            Body { queue_pairs: vec![1 << 24], ..theirs.clone() },
+            Body { psns: vec![], ..theirs.clone() },
+            Body { lid: 1 << 16, ..theirs.clone() },
+        ],
+    };
+    for wrong in of_both.iter().chain(&of_its_kind) {
+        let error = one.nic.connect(LANE, wrong).unwrap_err();
         assert_eq!(error.side, Side::Peer, "{error}");
     }
+    other.nic.note_request(None, &mine);
+    one.nic.note_request(None, &theirs);
     one.nic.connect(LANE, &theirs).unwrap();
-    let again = one.nic.connect(LANE, &theirs).unwrap_err();
-    assert!(again.detail.contains("wired before"), "{again}");
+    let (next, words) = match is_managed {
+        true => (with(&theirs, |it| it.token.0 ^= 1), "connected to another announcement"),
+        false => (theirs.clone(), "wired before"),
+    };
+    let again = one.nic.connect(LANE, &next).unwrap_err();
+    assert!(again.detail.contains(words), "{again}");
     assert!(one.nic.connect(Lifecycle(99), &theirs).is_err());
     other.nic.connect(LANE, &mine).unwrap();
 }

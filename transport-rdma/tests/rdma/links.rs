@@ -66,6 +66,16 @@ impl Link {
         }
     }
 
+    /// Loses every packet of side 0 from now on. Nothing reports it.
+    pub(crate) fn loses_packets(&self) {
+        match self {
+            Self::Kernel(wire) => wire.loses_packets(),
+            Self::Scripted { fabric, .. } => {
+                fabric.run(&format!("cut {} {}", self.device(0), self.device(1)));
+            }
+        }
+    }
+
     /// The peers' address of a side's device leaves its port.
     pub(crate) fn address_leaves(&self, side: u32) {
         match self {

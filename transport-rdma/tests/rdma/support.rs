@@ -227,6 +227,25 @@ pub(crate) fn connected(one: NicConfig, other: NicConfig, queue_pairs: usize) ->
     (one, other)
 }
 
+/// A NIC at each end of a wire, and a lane of the first that nobody answers. Out of band the peer does not connect, so
+/// that its device drops every packet. The connection manager connects both sides, and then packets are lost.
+pub(crate) fn unanswered(
+    wire: &Link,
+    change: impl Fn(NicConfig) -> NicConfig,
+    queue_pairs: usize,
+) -> (Site, Site) {
+    let (one, other) = sites_at(wire, change);
+    if one.nic.uses_connection_manager() {
+        connect_lane(&one, &other, LANE, queue_pairs);
+        wire.loses_packets();
+    } else {
+        one.nic.create(LANE, &psns(queue_pairs)).unwrap();
+        let theirs = other.nic.create(LANE, &psns(queue_pairs)).unwrap();
+        one.nic.connect(LANE, &theirs).unwrap();
+    }
+    (one, other)
+}
+
 /// A wired lane of `queue_pairs` between two sites.
 pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pairs: usize) {
     let one_body = one.nic.create(lane, &psns(queue_pairs)).unwrap();

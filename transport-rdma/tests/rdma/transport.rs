@@ -1,5 +1,6 @@
 //! A transport over a NIC, through the traits of all transports.
 
+use crate::links::Link;
 use crate::support::{BYTES, LANE, Recorder, Site, config, pattern};
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -106,11 +107,20 @@ async fn endpoint_moves_bytes_while_it_is_connected() {
 /// is more patient, and the lane's failure names the device's cause.
 #[tokio::test(flavor = "multi_thread")]
 async fn withdrawn_slice_waits_for_the_device() {
-    let (one, other) = (Node::new(config("rxe0")), Node::new(config("rxe1")));
-    one.create("other@tcp").await;
-    // Until the peer connects, its NIC drops all packets.
-    let theirs = other.create("one@tcp").await;
+    let wire = Link::new(14);
+    let (one, other) = (Node::new(config(&wire.device(0))), Node::new(config(&wire.device(1))));
+    let (mine, theirs) = (one.create("other@tcp").await, other.create("one@tcp").await);
+    let is_managed = mine.connection_manager.is_some();
+    if is_managed {
+        one.transport.note_request(&NicPath::parse("other@tcp").unwrap(), &theirs);
+        other.transport.note_request(&NicPath::parse("one@tcp").unwrap(), &mine);
+        other.transport.connect(THERE, HERE, mine).await.unwrap();
+    }
+    // Out of band the NIC of a peer that has not connected drops all packets.
     one.transport.connect(HERE, THERE, theirs).await.unwrap();
+    if is_managed {
+        wire.loses_packets();
+    }
     let slice = one.write(&other);
     one.transport.withdraw(LANE, slice, handfast_core::Duration(0));
     one.told.wait("the failure of the lane", |told| !told.failures.is_empty());

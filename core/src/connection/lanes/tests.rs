@@ -15,8 +15,8 @@ fn address(port: u16) -> SocketAddr {
 fn lane_of(incarnation: u128, lifecycle: u64) -> AnnouncedLane {
     let pair = Pair { incarnation: Incarnation(incarnation), lifecycle: Lifecycle(lifecycle) };
     let token = Token(incarnation + 100);
-    let announcement =
-        Announcement { address: address(1), pair, token, asks: false, is_iwarp: false };
+    let (asks, is_iwarp, partition) = (false, false, None);
+    let announcement = Announcement { address: address(1), pair, token, asks, is_iwarp, partition };
     AnnouncedLane { announcement, queue_pairs: Vec::from([3]), rd_atomic: 1, byte: None }
 }
 

@@ -334,6 +334,7 @@ fn config(
         gid: named.map_or(index, |address| GidWanted::Address(mapped(address))),
         connection_manager: options.connection_manager,
         manager_address: options.address,
+        manager_port: options.connection_manager_port,
         partition_key: options.partition_key,
         mtu_max: options.mtu_bytes_max,
         traffic_class: options.traffic_class,

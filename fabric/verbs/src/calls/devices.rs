@@ -6,7 +6,7 @@ use crate::convert::{mtu_number, structured_gid};
 use crate::link::{call, created, done, events};
 use crate::objects::{ContextObject, DeviceObject, free, give, zeroed};
 use handfast_fabric::protocol::{
-    Answer, COMPLETIONS_MAX, GidCall, Gids, QUEUE_DEPTH_MAX, Request, VECTORS,
+    Answer, COMPLETIONS_MAX, GidCall, Gids, PortFacts, QUEUE_DEPTH_MAX, Request, VECTORS,
 };
 use libc::{c_char, c_int, size_t, ssize_t};
 use std::collections::BTreeMap;
@@ -30,8 +30,10 @@ const INFINIBAND: u8 = 1;
 const ETHERNET: u8 = 2;
 /// `IBV_QPF_GRH_REQUIRED`.
 const GRH_REQUIRED: u8 = 1;
-/// The default partition key, in network order as the library returns it.
+/// The default partition key.
 const PARTITION: u16 = 0xffff;
+/// Partition keys of a port, at most.
+const PARTITIONS_MAX: u16 = 2;
 /// `ibv_fork_status`: a fork gives registered pages away, the library hides them from children, or
 /// the kernel copies them.
 const FORK_DISABLED: c_int = 0;
@@ -209,7 +211,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut Context, facts: *mut DeviceA
     let reads = c_int::from(found.reads_max);
     (filled.max_qp_rd_atom, filled.max_qp_init_rd_atom) = (reads, reads);
     filled.max_res_rd_atom = reads.saturating_mul(filled.max_qp);
-    filled.max_pkeys = 1;
+    filled.max_pkeys = PARTITIONS_MAX;
     filled.phys_port_cnt = found.ports;
     // SAFETY: by the rules of the interface.
     unsafe { facts.write(filled) };
@@ -237,7 +239,7 @@ unsafe extern "C" fn ibv_query_port(
     filled.active_mtu = mtu_number(found.mtu);
     filled.gid_tbl_len = found.places as c_int;
     filled.max_msg_sz = MESSAGE_MAX;
-    filled.pkey_tbl_len = 1;
+    filled.pkey_tbl_len = partitions(&found).len() as u16;
     filled.lid = found.lid;
     filled.sm_lid = u16::from(found.is_infiniband);
     (filled.active_width, filled.active_speed) = (2, 32);
@@ -246,6 +248,23 @@ unsafe extern "C" fn ibv_query_port(
     // SAFETY: by the rules of the interface.
     unsafe { facts.write(filled) };
     0
+}
+
+/// The partitions of a port: the default one, and that of its addresses.
+fn partitions(facts: &PortFacts) -> Vec<u16> {
+    let mut keys = vec![PARTITION, facts.partition];
+    keys.dedup();
+    keys
+}
+
+/// Returns the partition of the addresses of a port.
+pub(crate) fn partition_of(context: *mut Context, port: u8) -> Result<u16, c_int> {
+    // SAFETY: by the rules of the interface.
+    let context = unsafe { context_id(context) };
+    match call(Request::QueryPort { context, port })? {
+        Answer::Port(found) => Ok(found.partition),
+        _ => Err(libc::EPROTO),
+    }
 }
 
 /// Returns the table of addresses of each port.
@@ -289,11 +308,21 @@ unsafe extern "C" fn ibv_query_pkey(
         Ok(ports) => ports,
         Err(code) => return minus(code),
     };
-    if of_port(&ports, port.into()).is_none() || index != 0 {
+    if of_port(&ports, port.into()).is_none() {
         return minus(libc::EINVAL);
     }
     // SAFETY: by the rules of the interface.
-    unsafe { key.write(PARTITION) };
+    let context = unsafe { context_id(context) };
+    let found = match call(Request::QueryPort { context, port }) {
+        Ok(Answer::Port(found)) => partitions(&found),
+        Ok(_) => return minus(libc::EPROTO),
+        Err(code) => return minus(code),
+    };
+    let Some(found) = usize::try_from(index).ok().and_then(|index| found.get(index)) else {
+        return minus(libc::EINVAL);
+    };
+    // SAFETY: by the rules of the interface.
+    unsafe { key.write(found.to_be()) };
     0
 }
 

@@ -103,8 +103,9 @@ impl BareManager {
         let gids = nic.gids()?.into_iter().filter(|entry| entry.kind == GidKind::RoceV2);
         let known = gids.map(|entry| entry.address.to_canonical());
         for ip in known.chain(interface_addresses(ADDRESSES_MAX)) {
-            let found = listen(nic.context(), &self.channel, (name, PORT), ip)?;
-            if let Listening::Here(identifier, address) = found {
+            let address = SocketAddr::new(ip, 0);
+            let found = listen(nic.context(), &self.channel, (name, PORT), address)?;
+            if let Listening::Here(identifier, address, _) = found {
                 return Ok(Some((BareIdentifier { identifier, number: 0, pair: None }, address)));
             }
         }
@@ -191,7 +192,7 @@ impl BareIdentifier {
     /// # Errors
     /// The value of errno.
     pub fn bind(&self, address: SocketAddr) -> Result<u16, i32> {
-        self.identifier.bind(address, |_| String::new()).map(|(_, _, port)| port)
+        self.identifier.bind(address, |_| String::new()).map(|(_, _, port, _)| port)
     }
 
     /// Listens.

@@ -1,7 +1,11 @@
 //! The side that a failed call or event of the connection manager is charged to.
 
 use super::identifier::kinds;
+use crate::error::{VerbsError, words_of};
+use crate::verbs::context::Context;
 use handfast_core::connection::Cause;
+use handfast_core::transport::Side;
+use std::net::{IpAddr, SocketAddr};
 
 /// The status of an event whose cause is a step of librdmacm's own on this side, such as the move of the
 /// queue pair to RTS. Its errno is lost.
@@ -28,6 +32,18 @@ pub(super) fn said_of_peer(call: &str, code: i32) -> Option<Cause> {
         }
         _ => None,
     }
+}
+
+/// The error of a call of a dial that failed for a reason of this side: it names both addresses.
+pub(super) fn failed_dial(
+    context: &Context,
+    (call, code): (&'static str, i32),
+    own: IpAddr,
+    target: Option<SocketAddr>,
+) -> VerbsError {
+    let Some(target) = target else { return context.failed(call, code) };
+    let detail = format!("from {own} to {target}: {}", words_of(code));
+    context.error(Side::Local, call, code, detail)
 }
 
 /// The cause of an accept that failed with this value of errno, if the side that has dialled is to blame:

@@ -236,13 +236,13 @@ impl Identifier {
         }
     }
 
-    /// Binds to an address, and returns the name of its device, the port of the device and the port
-    /// that was given.
+    /// Binds to an address, and returns the name of its device, the port of the device, the port that was given, and
+    /// the key of the address's partition, 0 without one.
     pub(super) fn bind(
         &self,
         address: SocketAddr,
         name_of: impl FnOnce(*mut super::super::binding::ibv_device) -> String,
-    ) -> Result<(String, u8, u16), i32> {
+    ) -> Result<(String, u8, u16, u16), i32> {
         let mut storage = Storage::new(address);
         // SAFETY: the identifier lives; the address is read through the call.
         self.call(|library, raw| unsafe { (library.rdma_bind_addr)(raw, storage.as_mut_ptr()) })?;
@@ -255,7 +255,9 @@ impl Identifier {
                 return Err(libc::ENODEV);
             }
             let port = u16::from_be((self.channel.library.rdma_get_src_port)(*raw));
-            Ok((name_of((*verbs).device), (**raw).port_num, port))
+            // Filled by the binding, of InfiniBand addresses; a number of zero before.
+            let partition = u16::from_be((**raw).route.addr.addr.ibaddr.pkey);
+            Ok((name_of((*verbs).device), (**raw).port_num, port, partition))
         }
     }
 

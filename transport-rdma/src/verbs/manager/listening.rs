@@ -5,6 +5,7 @@ use super::identifier::{EventChannel, Identifier, device_name};
 use crate::error::{VerbsError, words_of};
 use crate::verbs::context::Context;
 use handfast_core::address::PORTS_OF_ERDMA;
+use handfast_core::connection::Announcement;
 use handfast_core::transport::Side;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,10 +13,13 @@ use std::sync::Arc;
 /// Connect requests that wait at the listening identifier.
 pub(super) const BACKLOG: i32 = 128;
 
+/// The bit of a partition key that says full membership.
+const FULL_MEMBER: u16 = 0x8000;
+
 /// The end of an attempt to listen at an address.
 pub(super) enum Listening {
-    /// An identifier listens at the address.
-    Here(Identifier, SocketAddr),
+    /// An identifier listens at the address, which is in a partition of this key, or in none for 0.
+    Here(Identifier, SocketAddr, u16),
     /// The address is of another device.
     OfAnother,
     /// The connection manager did not bind the address: the value of errno.
@@ -47,21 +51,53 @@ pub(super) fn nowhere(
     context.error(Side::Configuration, "rdma_bind_addr", code, detail)
 }
 
-/// Listens at an address.
+/// The error of a port that was chosen, and that another listener has.
+fn taken(context: &Context, call: &'static str, address: SocketAddr) -> VerbsError {
+    let detail = format!(
+        "{}; the connection manager does not listen at {address}: end the program that listens there, or choose \
+         another port (--rdma-cm-port, RdmaOptions::connection_manager_port)",
+        words_of(libc::EADDRINUSE)
+    );
+    context.error(Side::Configuration, call, libc::EADDRINUSE, detail)
+}
+
+/// The end of an attempt to listen at a port that was chosen, and that another listener has at this or every address.
+fn listen_at_taken(
+    context: &Context,
+    channel: &Arc<EventChannel>,
+    (system_name, port): (&str, u8),
+    wanted: SocketAddr,
+) -> Result<Listening, VerbsError> {
+    let identifier =
+        Identifier::new(channel, 0).map_err(|code| context.failed("rdma_create_id", code))?;
+    match bind(context, &identifier, SocketAddr::new(wanted.ip(), 0)) {
+        Ok((device, of_port, ..)) if device == system_name && of_port == port => {
+            Err(taken(context, "rdma_bind_addr", wanted))
+        }
+        Ok(_) => Ok(Listening::OfAnother),
+        Err(code) => Ok(Listening::Refused(code)),
+    }
+}
+
+/// Listens at an address. A port of 0 is one that the kernel chooses.
 pub(super) fn listen(
     context: &Arc<Context>,
     channel: &Arc<EventChannel>,
     (system_name, port): (&str, u8),
-    ip: IpAddr,
+    wanted: SocketAddr,
 ) -> Result<Listening, VerbsError> {
     let failed = |call, code| context.failed(call, code);
+    let (ip, is_chosen) = (wanted.ip(), wanted.port() != 0);
     let mut reserved = Vec::new();
     // Each of them is held, so that the kernel gives another one.
     while reserved.len() <= PORTS_OF_ERDMA.len() {
         let identifier =
             Identifier::new(channel, 0).map_err(|code| failed("rdma_create_id", code))?;
-        let (device, of_port, given) = match bind(context, &identifier, SocketAddr::new(ip, 0)) {
+        let (device, of_port, given, partition) = match bind(context, &identifier, wanted) {
             Ok(bound) => bound,
+            Err(libc::EADDRINUSE) if is_chosen => {
+                return listen_at_taken(context, channel, (system_name, port), wanted);
+            }
             // The address was this device's before.
             Err(_) if !reserved.is_empty() => break,
             Err(code) => return Ok(Listening::Refused(code)),
@@ -75,7 +111,10 @@ pub(super) fn listen(
         }
         let address = SocketAddr::new(ip, given);
         match identifier.listen(BACKLOG) {
-            Ok(()) => return Ok(Listening::Here(identifier, address)),
+            Ok(()) => return Ok(Listening::Here(identifier, address, partition)),
+            Err(libc::EADDRINUSE) if is_chosen => {
+                return Err(taken(context, "rdma_listen", address));
+            }
             // Ports of the connection manager and of TCP are counted apart, and iWARP listens with TCP.
             Err(libc::EADDRINUSE) => reserved.push(identifier),
             Err(code) => {
@@ -135,24 +174,45 @@ impl Manager {
         Err(self.context.error(Side::Configuration, "wire", 0, detail))
     }
 
+    /// Rejects a peer's address in another partition of InfiniBand, whose interfaces do not hear a dial, and one in
+    /// the same partition where neither side is a full member. Nothing is known of a peer of an earlier release, nor of
+    /// one on Ethernet.
+    ///
+    /// # Errors
+    /// No packet passes.
+    pub(super) fn check_partition(&self, peer: &Announcement) -> Result<(), VerbsError> {
+        let (Some(own), Some(of_peer)) = (self.partition, peer.partition) else { return Ok(()) };
+        if (own ^ of_peer) & !FULL_MEMBER == 0 && (own | of_peer) & FULL_MEMBER != 0 {
+            return Ok(());
+        }
+        let (ip, of_ip) = (self.address.ip(), peer.address.ip());
+        let detail = format!(
+            "the address {of_ip} of the peer is in the InfiniBand partition {of_peer:#06x}, and {ip} here in \
+             {own:#06x}: no packet passes between them; name addresses of one partition on both sides, of which one \
+             is a full member (--gid, RdmaOptions::address)"
+        );
+        Err(self.context.error(Side::Configuration, "wire", 0, detail))
+    }
+
     /// Whether an address is that of the device's port. A port of 0 is one that the kernel chooses.
     ///
     /// # Errors
     /// The value of errno.
     fn is_at(&self, address: SocketAddr) -> Result<bool, i32> {
         let identifier = Identifier::new(&self.channel, 0)?;
-        let (device, port, _) = bind(&self.context, &identifier, address)?;
+        let (device, port, ..) = bind(&self.context, &identifier, address)?;
         Ok(device == self.system_name && port == self.port)
     }
 }
 
-/// Binds an identifier, and returns the name of its device, the port of the device and the port that was given.
+/// Binds an identifier, and returns the name of its device, the port of the device, the port that was given and the key
+/// of the partition.
 #[allow(unsafe_code)]
 fn bind(
     context: &Context,
     identifier: &Identifier,
     address: SocketAddr,
-) -> Result<(String, u8, u16), i32> {
+) -> Result<(String, u8, u16, u16), i32> {
     let verbs = context.verbs;
     // SAFETY: the device is that of an open context of librdmacm's.
     identifier.bind(address, |device| unsafe { device_name(verbs, device) })

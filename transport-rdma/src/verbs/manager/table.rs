@@ -246,13 +246,8 @@ impl Table {
     /// Takes back a dial whose source port a connection of TCP has, also one that ended within the last minute, and
     /// returns the target of another, for which the kernel chooses a port anew. The queue pair is as it was: the
     /// driver has no stream yet.
-    pub(super) fn another_port(
-        &mut self,
-        id: ConnectionId,
-        (call, code): (&str, i32),
-    ) -> Option<SocketAddr> {
-        let is_taken =
-            call == "rdma_connect" && [libc::EADDRINUSE, libc::EADDRNOTAVAIL].contains(&code);
+    pub(super) fn another_port(&mut self, id: ConnectionId, code: i32) -> Option<SocketAddr> {
+        let is_taken = [libc::EADDRINUSE, libc::EADDRNOTAVAIL].contains(&code);
         let entry = self.entries.get_mut(&id).filter(|entry| entry.stage == Stage::Dialled)?;
         if !is_taken || entry.ports_taken >= SOURCE_PORTS_MAX {
             return None;

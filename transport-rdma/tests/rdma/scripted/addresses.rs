@@ -6,13 +6,16 @@ use crate::support::{LANE, Site, config, connect_lane};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_transport::NicLimit;
-use handfast_transport_rdma::{DeviceEvent, NicConfig};
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig};
 use std::net::IpAddr;
 
 const EADDRINUSE: i32 = 98;
 const EADDRNOTAVAIL: i32 = 99;
 /// The call that looks for an address.
 const BIND: &str = "rdma_bind_addr";
+/// A port that an administrator has chosen, and one that the driver erdma takes.
+const PORT: u16 = 18_515;
+const PORT_OF_ERDMA: u16 = 30_610;
 
 /// The address of IPv6 of a scripted device, by its place in the list.
 fn ipv6_of(place: u16) -> IpAddr {
@@ -48,6 +51,35 @@ fn nic_whose_address_left_is_lost_at_its_next_lane() {
         one.nic.retire(Lifecycle(9)).unwrap();
         another_lane_works(&one, &other, Lifecycle(10));
         assert!(one.nic.lost().is_none());
+    });
+}
+
+/// A NIC listens at the port that was chosen, which another device has at its own address too. A second NIC at that address
+/// is refused by the port and the option, and one at a port that the driver erdma takes before the device is asked.
+#[test]
+fn chosen_port_is_listened_at_by_one_nic() {
+    on(&MANAGED, "addresses::chosen_port_is_listened_at_by_one_nic", |fabric| {
+        let at = |device, manager_port| NicConfig { manager_port, ..config(device) };
+        let (one, other) = (Site::new(at("rxe0", PORT)), Site::new(at("rxe1", PORT)));
+        for (site, address) in [(&one, "10.0.0.1"), (&other, "10.0.0.2")] {
+            let body = site.nic.create(LANE, &[1]).unwrap();
+            let announced = body.connection_manager.unwrap_or_default();
+            assert!(announced.starts_with(&format!("{address}:{PORT} ")), "{address}");
+            site.nic.retire(LANE).unwrap();
+        }
+        another_lane_works(&one, &other, Lifecycle(8));
+        let refused = |config| Nic::open(config, one.told.clone()).err().expect("it is refused");
+        let error = refused(at("rxe0", PORT));
+        assert_eq!((error.side, error.call), (Side::Configuration, BIND), "{error}");
+        for part in [&*format!("10.0.0.1:{PORT}"), "--rdma-cm-port", "in use"] {
+            assert!(error.detail.contains(part), "{part}: {error}");
+        }
+        let error = refused(at("rxe0", PORT_OF_ERDMA));
+        assert_eq!((error.side, error.call), (Side::Configuration, "open"), "{error}");
+        assert!(error.detail.contains("manager_port"), "{error}");
+        drop(one);
+        another_lane_works(&Site::new(at("rxe0", PORT)), &other, Lifecycle(9));
+        nothing_is_left(fabric);
     });
 }
 

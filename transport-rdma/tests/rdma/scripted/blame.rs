@@ -115,7 +115,10 @@ fn number_in_timewait_costs_one_lifecycle() {
         fabric.run(&format!("manager stale {device} {number}"));
         let error = met.dial(LANE, &met.waits_body).unwrap_err();
         assert_eq!((error.side, error.call), (Side::Peer, "rdma_connect"), "{error}");
-        assert!(error.detail.contains("rejected the connection"), "{error}");
+        for part in ["rejected the connection", "(reason 10, the number of the queue pair"] {
+            assert!(error.detail.contains(part), "{error}");
+        }
+        assert!(!error.detail.contains("more requests wait"), "{error}");
         met.retire(LANE);
         fabric.run(&format!("manager timewait {device} {number}"));
         [&one, &other].into_iter().for_each(|site| site.told.forget());
@@ -150,6 +153,76 @@ fn failed_disconnect_ends_with_the_identifier() {
         another_lane_works(&one, &other, Lifecycle(8));
         nothing_is_left(fabric);
     });
+}
+
+/// A lane that this side retires while its dial waits for the address, for the route or for the answer ends the dial, and
+/// its event finds nobody later: nothing is left, and the next lane works.
+#[test]
+fn retired_dial_ends_in_each_state() {
+    on(&EACH, "blame::retired_dial_ends_in_each_state", |fabric| {
+        let (one, other) = sites();
+        for (number, (event, stage)) in (10..).step_by(10).zip([
+            ("ADDR_RESOLVED", "resolved"),
+            ("ROUTE_RESOLVED", "routed"),
+            ("ESTABLISHED", "dialling"),
+        ]) {
+            let lane = Lifecycle(number);
+            let met = meeting(&one, &other, lane);
+            let device = met.dials.nic.device();
+            fabric.run(&format!("manager hold {device} {event}"));
+            std::thread::scope(|scope| {
+                let dialled = scope.spawn(|| met.dial(lane, &met.waits_body));
+                wait_for(fabric, device, stage);
+                met.dials.nic.retire(lane).unwrap();
+                let error = dialled.join().unwrap().unwrap_err();
+                assert!(!error.detail.contains("in time"), "{event}: {error}");
+            });
+            fabric.run(&format!("manager release {device} {event}"));
+            met.waits.nic.retire(lane).unwrap();
+            [&one, &other].into_iter().for_each(|site| site.told.forget());
+            another_lane_works(&one, &other, Lifecycle(number + 1));
+            nothing_is_left(fabric);
+        }
+    });
+}
+
+/// A connection that the accepting side ends before the dialler has the answer fails the dial, for the peer.
+#[test]
+fn accepted_connection_that_ends_fails_its_dial() {
+    on(&EACH, "blame::accepted_connection_that_ends_fails_its_dial", |fabric| {
+        let (one, other) = sites();
+        let met = meeting(&one, &other, LANE);
+        let (dialler, device) = (met.dials.nic.device(), met.waits.nic.device());
+        fabric.run(&format!("manager hold {dialler} ESTABLISHED"));
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| met.dial(LANE, &met.waits_body));
+            // The answer of iWARP establishes the side that sends it.
+            let accepted = if met.waits.nic.recognised().profile.name == "rxe" {
+                "accepted"
+            } else {
+                "connected"
+            };
+            wait_for(fabric, device, accepted);
+            let number = met.waits_body.queue_pairs[0];
+            fabric.run(&format!("manager disconnect {device} {number}"));
+            let error = dialled.join().unwrap().unwrap_err();
+            assert_eq!(error.side, Side::Peer, "{error}");
+        });
+        fabric.run(&format!("manager release {dialler} ESTABLISHED"));
+        met.retire(LANE);
+        [&one, &other].into_iter().for_each(|site| site.told.forget());
+        another_lane_works(&one, &other, Lifecycle(8));
+        nothing_is_left(fabric);
+    });
+}
+
+/// Waits until a connection of a device is in this stage.
+fn wait_for(fabric: &Fabric, device: &str, stage: &str) {
+    let begun = Instant::now();
+    while !fabric.run(&format!("manager list {device}")).contains(stage) {
+        assert!(begun.elapsed() < PATIENCE, "no connection of {device} is {stage}");
+        yield_now();
+    }
 }
 
 /// Dials, and ends the dial once its request waits for the peer's connect.

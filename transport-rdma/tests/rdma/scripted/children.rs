@@ -64,7 +64,8 @@ fn foreign_memory_needs_a_kernel_that_copies() {
 /// Foreign memory is its owner's to hide.
 #[test]
 fn child_lacks_memory_of_a_device() {
-    on(&["mlx5", "rxe"], "children::child_lacks_memory_of_a_device", |fabric| {
+    let profiles = ["mlx5", "rxe", "erdma-standard", "siw", "iwarp"];
+    on(&profiles, "children::child_lacks_memory_of_a_device", |fabric| {
         let (one, other) = sites();
         connect_lane(&one, &other, LANE, 2);
         let unknown = Memory::zeroed(BYTES).unwrap();

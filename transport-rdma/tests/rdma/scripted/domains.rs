@@ -24,6 +24,9 @@ fn connect(one: &Site, other: &Site, lane: Lifecycle, groups: [TrustGroup; 2]) {
     let psns = |end: u32| [0x00a0_0000 + 0x1_0000 * lane.0 as u32 + end];
     let mine = one.nic.create_in(groups[0], &peer, lane, &psns(1)).unwrap();
     let theirs = other.nic.create_in(groups[1], &peer, lane, &psns(2)).unwrap();
+    // The connection manager accepts a request whose announcement is known.
+    other.nic.note_request(Some(&peer), &mine);
+    one.nic.note_request(Some(&peer), &theirs);
     one.nic.connect(lane, &theirs).unwrap();
     other.nic.connect(lane, &mine).unwrap();
 }
