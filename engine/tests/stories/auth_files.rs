@@ -207,28 +207,22 @@ async fn lane_ends_with_the_key_that_opened_it() {
 /// opened. The write demands another, and ends once the peer answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn write_that_waits_for_a_lane_outlasts_a_rotation() {
-    let (here, there) = (Files::of_keys(&[OLD, NEW]), Files::of_keys(&[OLD, NEW]));
-    let (relay, port) = (Relay::start().await, free_port().await);
-    relay.lead_to(port);
-    let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
-    let builder = builder.advertise(&relay.address).transport(TransportChoice::Tcp);
-    let owner = Owner::start_from(there.keys(builder), BYTES).await;
-    let user = here.keys(Engine::builder()).start().await.unwrap();
-    let segment = user.open(&owner.segment()).await.unwrap();
-    relay.stop();
-    let sent = || relay.beginnings().iter().map(|bytes| 1 + bytes.len()).sum::<usize>();
-    let (before, block) = (sent(), pattern(1_000, 1));
-    let write = async { segment.write(&block.whole(), 0).await };
-    let rotation = async {
-        until("the request for a lane", || sent() > before).await;
-        here.put("keys", NEW);
-        counted(&user, "the lane ends", |it| it.life_cycle.ended > 0).await;
-        relay.resume();
-    };
-    let both = async { tokio::join!(write, rotation) };
-    let (written, ()) = timeout(PATIENCE, both).await.expect("the write ends in time");
-    written.unwrap();
-    assert!(content(&owner.memory, 0, 1_000) == content(&block, 0, 1_000));
+    let rotation = Rotation::start().await;
+    let segment = rotation.user.open(&rotation.owner.segment()).await.unwrap();
+    let block = pattern(1_000, 1);
+    rotation.during(async { segment.write(&block.whole(), 0).await.unwrap() }).await;
+    assert!(content(&rotation.owner.memory, 0, 1_000) == content(&block, 0, 1_000));
+}
+
+/// The same while a caller that has no work waits for the lane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warm_outlasts_a_rotation() {
+    let rotation = Rotation::start().await;
+    // Calls pass the relay by, and the lane does not.
+    let node = format!("127.0.0.1:{}", rotation.port);
+    let failures = rotation.during(async { rotation.user.warm(&[node.as_str()]).await }).await;
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(rotation.user.counters().lanes > 0, "the lane is up");
 }
 
 /// Bytes move between nodes with certificates, whose names are those of the certificates.
@@ -452,4 +446,43 @@ async fn node_starts_with_a_certificate_of_its_own_alone() {
     files.put("tls.key", &fleet.issue(&["127.0.0.1"]).key);
     let error = AuthOptions::tls(CertificateFiles::in_directory(files.0.path())).unwrap_err();
     assert!(error.to_string().contains("the certificate and its key"), "{error}");
+}
+
+/// Two nodes with two keys each, one of them behind a relay.
+struct Rotation {
+    relay: Relay,
+    port: u16,
+    owner: Owner,
+    user: Engine,
+    here: Files,
+    _there: Files,
+}
+
+impl Rotation {
+    async fn start() -> Self {
+        let (here, there) = (Files::of_keys(&[OLD, NEW]), Files::of_keys(&[OLD, NEW]));
+        let (relay, port) = (Relay::start().await, free_port().await);
+        relay.lead_to(port);
+        let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
+        let builder = builder.advertise(&relay.address).transport(TransportChoice::Tcp);
+        let owner = Owner::start_from(there.keys(builder), BYTES).await;
+        let user = here.keys(Engine::builder()).start().await.unwrap();
+        Self { relay, port, owner, user, here, _there: there }
+    }
+
+    /// Removes the key that the user dials with while `waiting` waits for a lane that is being opened behind the
+    /// silent relay; then the relay goes on.
+    async fn during<T>(&self, waiting: impl Future<Output = T>) -> T {
+        self.relay.stop();
+        let sent = || self.relay.beginnings().iter().map(|bytes| 1 + bytes.len()).sum::<usize>();
+        let before = sent();
+        let rotation = async {
+            until("the lane is being opened", || sent() > before).await;
+            self.here.put("keys", NEW);
+            counted(&self.user, "the lane ends", |it| it.life_cycle.ended > 0).await;
+            self.relay.resume();
+        };
+        let both = async { tokio::join!(waiting, rotation) };
+        timeout(PATIENCE, both).await.expect("it ends in time").0
+    }
 }
