@@ -9,15 +9,18 @@ use crate::helpers::{
 use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast::mooncake::MooncakeOptions;
 use handfast::{
-    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineTiming, Error, Side, Stage,
-    TransportChoice,
+    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineLimits, EngineTiming, Error, Side,
+    Stage, TransportChoice,
 };
+use handfast_core::auth::{AUTH_MAGIC, AUTH_TLS, AuthHelloHead};
 use handfast_diagnosis::{Id, ids};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const OLD: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -284,6 +287,35 @@ async fn certificates_take_neither_plain_peers_nor_keys() {
     let error = failed_open(&user, &certified.segment()).await;
     assert_eq!(failure(&error), AuthFailure::Required);
     counted(&certified.engine, "each is counted", |it| it.connections_unproven == 2).await;
+}
+
+/// Handshakes with certificates that begin and go no further are bounded in number and time like every connection,
+/// and keep no peer out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_handshakes_keep_no_peer_out() {
+    const PLACES: usize = 8;
+    let fleet = Authority::new("fleet");
+    let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    let here = Files::of_certificate(&[&fleet], &fleet.issue(&["a.example"]));
+    let limits = EngineLimits::default().with(|it| it.control_connections_max = PLACES);
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(500));
+    let builder = there.certificate(listening().limits(limits)).timing(timing);
+    let owner = Owner::start_from(builder, BYTES).await;
+    let head = AuthHelloHead { version: AUTH_TLS, key: String::new() }.encode();
+    let length = u16::try_from(head.len()).unwrap().to_le_bytes();
+    // A record of 256 bytes, none of which follows.
+    let begun = [&AUTH_MAGIC[..], &length, &head, &[22, 3, 1, 1, 0]].concat();
+    let mut crowd = Vec::new();
+    for _ in 0..3 * PLACES {
+        let mut stream = TcpStream::connect(owner.engine.address()).await.unwrap();
+        stream.write_all(&begun).await.unwrap();
+        crowd.push(stream);
+    }
+    let shed = 2 * PLACES as u64;
+    counted(&owner.engine, "the oldest are closed", |it| it.connections_shed >= shed).await;
+    let user = here.certificate(Engine::builder()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    counted(&owner.engine, "the rest time out", |it| it.connections_overdue > 0).await;
 }
 
 /// A fleet passes from one authority to the next without a restart; the one before is refused then.
