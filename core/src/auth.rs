@@ -2,12 +2,14 @@
 //!
 //! [`AuthPolicy`] states whom a node accepts. [`Inbound`] and [`Outbound`] are the two ends of one
 //! connection: the caller reports what it could open or verify, and they decide what follows.
-//! [`PeerProofs`] says whose lanes end with a key or certificate that is withdrawn.
+//! [`PeerProofs`] says whose lanes end with a key or certificate that is withdrawn, [`ProofLooks`] when that is
+//! looked at.
 //! [`LaneProofs`] binds a lane over TCP to the channel that announced its secret. The caller owns the
 //! cipher; `sim` runs the same machines over symbolic messages and an attacker.
 
 mod certificate;
 mod lane;
+mod looks;
 mod message;
 mod policy;
 mod proven;
@@ -20,6 +22,7 @@ pub use lane::{
     LANE_NONCE_BYTES, LANE_SECRET_BYTES, LaneEnd, LaneProofs, PROOF_TEXT_BYTES, SealingMismatch,
     check_sealing,
 };
+pub use looks::{ProofLook, ProofLooks, RECHECK_INTERVAL};
 pub use message::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AUTH_VERSION, AuthHello, AuthHelloHead,
     AuthMessageError,

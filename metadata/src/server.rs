@@ -200,12 +200,13 @@ fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream, calls: Arc<Calls>) {
     let limit = shared.limits.request_timeout;
+    let stream = TokioIo::new(Sending::new(stream, limit, calls.clone()));
     let service = service_fn(move |request| {
         let (shared, calls) = (shared.clone(), calls.clone());
         async move {
             calls.begin();
             let answer = shared.answer(request).await;
-            calls.end();
+            calls.answer();
             Ok::<_, Infallible>(answer)
         }
     });
@@ -213,7 +214,6 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, calls: Arc<Calls>) {
     server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);
     // A half-closed client still gets its responses.
     server.half_close(true);
-    let stream = TokioIo::new(Sending::new(stream, limit));
     if let Err(error) = server.serve_connection(stream, service).await {
         debug!(%error, "connection ended");
     }

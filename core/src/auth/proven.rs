@@ -29,14 +29,28 @@ struct Names<V> {
     order: BTreeMap<u64, NodeName>,
     /// One of its names was displaced.
     has_displaced: bool,
+    /// It was not valid at the last look.
+    is_withdrawn: bool,
+}
+
+/// Lanes under proofs that were forgotten with all their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forgotten {
+    /// None is left.
+    None,
+    /// Some may be left.
+    Some,
+    /// They ended at the first look after a change.
+    Ended,
 }
 
 /// Every proof that each peer of a node has shown. A lane may have been opened under any of them, so the
 /// lanes of a peer end once one is not accepted any more, whatever the peer has proven since.
 ///
 /// A name past a limit displaces one of its own proof; in a full table, the first name of a proof displaces
-/// one of the proof with the most. The proof of a displaced name stays in [`Self::displaced`]. If it has no
-/// other name, it is forgotten as well, and [`Self::has_forgotten`] stays true.
+/// one of the proof with the most. The proof of a displaced name stays in [`Self::displaced`] until it is not
+/// valid any more. If the table is full and it has no other name, it is forgotten as well; then every lane ends
+/// at the next change, see [`Self::handle_change`].
 #[derive(Clone, Debug)]
 pub struct PeerProofs<P, V> {
     peers: BTreeMap<NodeName, BTreeMap<P, Shown>>,
@@ -44,7 +58,7 @@ pub struct PeerProofs<P, V> {
     /// Pairs of a name and a proof.
     pairs: usize,
     next: u64,
-    has_forgotten: bool,
+    forgotten: Forgotten,
 }
 
 impl<P, V> Default for PeerProofs<P, V> {
@@ -54,7 +68,7 @@ impl<P, V> Default for PeerProofs<P, V> {
             proofs: BTreeMap::new(),
             pairs: 0,
             next: 0,
-            has_forgotten: false,
+            forgotten: Forgotten::None,
         }
     }
 }
@@ -74,7 +88,10 @@ impl<P: Clone + Ord, V> PeerProofs<P, V> {
         self.pairs += usize::from(before.is_none());
         let mut names = match self.proofs.remove(&proof) {
             Some(names) => Names { value, ..names },
-            None => Names { value, order: BTreeMap::new(), has_displaced: false },
+            None => {
+                let order = BTreeMap::new();
+                Names { value, order, has_displaced: false, is_withdrawn: false }
+            }
         };
         if let Some(before) = before {
             names.order.remove(&before.place);
@@ -114,9 +131,21 @@ impl<P: Clone + Ord, V> PeerProofs<P, V> {
         self.proofs.iter().filter(|(_, names)| names.has_displaced).map(|(proof, _)| proof)
     }
 
-    /// Whether a proof was forgotten with its only name.
-    pub fn has_forgotten(&self) -> bool {
-        self.has_forgotten
+    /// Handles a change of what is accepted: a look is the first after one, or follows a first look, or both.
+    /// Returns whether the lanes of every peer end, since a proof was forgotten with all its names.
+    ///
+    /// No lane under it is left after two such looks in a row, the second of which ends those of calls that were
+    /// accepted before the first. Later lanes are opened under proofs that are shown after the change.
+    pub fn handle_change(&mut self, is_first: bool, follows_first: bool) -> bool {
+        if self.forgotten == Forgotten::None || !(is_first || follows_first) {
+            return false;
+        }
+        self.forgotten = match self.forgotten {
+            Forgotten::Ended if follows_first => Forgotten::None,
+            _ if is_first => Forgotten::Ended,
+            before => before,
+        };
+        true
     }
 
     /// Handles a look at a proof, as of a number of [`Self::shown`]; returns whether the lanes of the peer
@@ -134,11 +163,23 @@ impl<P: Clone + Ord, V> PeerProofs<P, V> {
         let was_withdrawn = mem::replace(&mut shown.is_withdrawn, !is_accepted);
         if !is_accepted && was_withdrawn {
             self.remove(name, proof);
-            if self.proofs.get(proof).is_some_and(|names| names.order.is_empty()) {
+            // A displaced name may be accepted under it.
+            let is_over = |names: &Names<V>| names.order.is_empty() && !names.has_displaced;
+            if self.proofs.get(proof).is_some_and(is_over) {
                 self.proofs.remove(proof);
             }
         }
         !is_accepted
+    }
+
+    /// Handles a look at a proof, whatever its names are; call it after [`Self::handle_look`] for each of them.
+    /// One that is not valid at two looks in a row, and was not shown since, is forgotten.
+    pub fn handle_validity(&mut self, proof: &P, is_valid: bool) {
+        let Some(names) = self.proofs.get_mut(proof) else { return };
+        let was_withdrawn = mem::replace(&mut names.is_withdrawn, !is_valid);
+        if !is_valid && was_withdrawn && names.order.is_empty() {
+            self.proofs.remove(proof);
+        }
     }
 
     fn next(&mut self) -> u64 {
@@ -148,12 +189,16 @@ impl<P: Clone + Ord, V> PeerProofs<P, V> {
 
     /// Displaces a name if the proof has as many as it may, or the table is full.
     fn make_room(&mut self, proof: &P) {
-        let own = self.proofs.get(proof);
+        let own = self.proofs.get(proof).map(|own| own.order.len());
+        if own.is_none() && self.proofs.len() >= PROVEN_MAX {
+            self.forget_nameless();
+        }
         let is_full = self.pairs >= PROVEN_MAX;
-        if !is_full && own.is_none_or(|own| own.order.len() < NAMES_PER_PROOF_MAX) {
+        if !is_full && own.is_none_or(|own| own < NAMES_PER_PROOF_MAX) {
             return;
         }
         let largest = || self.proofs.iter().max_by_key(|(_, names)| names.order.len());
+        let own = own.filter(|own| *own > 0);
         let from = own.map(|_| proof).or_else(|| largest().map(|(proof, _)| proof)).cloned();
         let Some(from) = from else { return };
         let names = self.proofs.get(&from);
@@ -163,7 +208,17 @@ impl<P: Clone + Ord, V> PeerProofs<P, V> {
         names.has_displaced = true;
         if names.order.is_empty() && from != *proof {
             self.proofs.remove(&from);
-            self.has_forgotten = true;
+            self.forgotten = Forgotten::Some;
+        }
+    }
+
+    /// Forgets a proof of which every name was displaced or is not accepted, if there is one. In a table with as
+    /// many proofs as pairs every other one has one name.
+    fn forget_nameless(&mut self) {
+        let nameless = self.proofs.iter().find(|(_, names)| names.order.is_empty());
+        if let Some(proof) = nameless.map(|(proof, _)| proof.clone()) {
+            self.proofs.remove(&proof);
+            self.forgotten = Forgotten::Some;
         }
     }
 
@@ -272,7 +327,7 @@ mod tests {
             (0, NAMES_PER_PROOF_MAX)
         );
         assert_eq!(known(&proofs, others), 2, "of another");
-        assert!(!proofs.has_forgotten());
+        assert!(!proofs.handle_change(true, false));
     }
 
     /// In a full table a proof displaces its own oldest name, and one without any that of the proof with
@@ -295,7 +350,7 @@ mod tests {
         proofs.note(&name(0), 100, 0);
         assert!(!proofs.keeps(&name(PROVEN_MAX + 1)), "also for a name that another has");
         assert_eq!(proofs.peers[&name(0)].len(), 2);
-        assert!(!proofs.has_forgotten());
+        assert!(!proofs.handle_change(true, false));
     }
 
     /// In a table that is full of proofs with one name each, a new one takes the place of a whole proof,
@@ -305,11 +360,75 @@ mod tests {
         let mut proofs = Proofs::default();
         (0..PROVEN_MAX).for_each(|number| proofs.note(&name(number), number, 0));
         proofs.note(&name(PROVEN_MAX), 0, 0);
-        assert!(!proofs.has_forgotten(), "in the place of its own");
+        assert!(!proofs.handle_change(true, false), "in the place of its own");
         assert_eq!(proofs.displaced().collect::<Vec<_>>(), [&0]);
         proofs.note(&name(0), PROVEN_MAX, 0);
-        assert!(proofs.has_forgotten());
+        assert!(!proofs.handle_change(false, false), "no change");
+        assert!(proofs.handle_change(true, false));
         assert_eq!((proofs.pairs, proofs.proofs().count()), (PROVEN_MAX, PROVEN_MAX));
+    }
+
+    /// The lanes under a proof that was forgotten end at two looks after a change. Later changes end no lane of
+    /// others, unless another proof was forgotten since the first look.
+    #[test]
+    fn forgotten_proof_ends_every_lane_at_one_change_alone() {
+        let mut proofs = Proofs::default();
+        (0..PROVEN_MAX).for_each(|number| proofs.note(&name(number), number, 0));
+        let mut next = PROVEN_MAX;
+        let mut forgets = |proofs: &mut Proofs| {
+            proofs.note(&name(0), next, 0);
+            next += 1;
+        };
+        let change = |proofs: &mut Proofs| proofs.handle_change(true, false);
+        let second = |proofs: &mut Proofs| proofs.handle_change(false, true);
+        forgets(&mut proofs);
+        assert!(change(&mut proofs) && second(&mut proofs));
+        assert!(!change(&mut proofs) && !second(&mut proofs), "none of them is left");
+        forgets(&mut proofs);
+        assert!(change(&mut proofs));
+        forgets(&mut proofs);
+        assert!(second(&mut proofs));
+        assert!(change(&mut proofs) && second(&mut proofs), "forgotten between the looks");
+        forgets(&mut proofs);
+        assert!(change(&mut proofs) && proofs.handle_change(true, true), "two changes in a row");
+        assert!(!second(&mut proofs));
+    }
+
+    /// A displaced name may be the only one that a proof is still accepted for, so the proof outlasts the names
+    /// that are remembered, until it is not valid at two looks.
+    #[test]
+    fn proof_with_displaced_names_outlasts_the_others() {
+        let mut proofs = Proofs::default();
+        note_all(&mut proofs, 0..NAMES_PER_PROOF_MAX + 1, 1);
+        for _ in 0..2 {
+            assert_eq!(look(&mut proofs, &[1]).len(), NAMES_PER_PROOF_MAX, "all but the first");
+            proofs.handle_validity(&1, true);
+        }
+        assert_eq!((proofs.pairs, proofs.displaced().collect::<Vec<_>>()), (0, vec![&1]));
+        proofs.handle_validity(&1, false);
+        proofs.handle_validity(&1, true);
+        proofs.handle_validity(&1, false);
+        assert_eq!(proofs.displaced().count(), 1, "once is not enough");
+        proofs.handle_validity(&1, false);
+        assert_eq!(proofs.proofs().count(), 0);
+    }
+
+    /// Proofs without a name have their bound too: in a full table a newcomer takes the place of one, which is not
+    /// silent.
+    #[test]
+    fn proofs_without_names_are_bounded() {
+        let mut proofs = Proofs::default();
+        note_all(&mut proofs, 0..NAMES_PER_PROOF_MAX + 1, 0);
+        for _ in 0..2 {
+            look(&mut proofs, &[0]);
+        }
+        (1..PROVEN_MAX).for_each(|number| proofs.note(&name(number), number, 0));
+        assert_eq!((proofs.pairs, proofs.proofs().count()), (PROVEN_MAX - 1, PROVEN_MAX));
+        assert!(!proofs.handle_change(true, false), "at the limit");
+        proofs.note(&name(PROVEN_MAX), PROVEN_MAX, 0);
+        assert_eq!((proofs.pairs, proofs.proofs().count()), (PROVEN_MAX, PROVEN_MAX));
+        assert_eq!(proofs.displaced().count(), 0);
+        assert!(proofs.handle_change(true, false));
     }
 
     /// A proof has one value for all its names, the last, and goes with the last of them.

@@ -221,6 +221,14 @@ impl Node {
         self.lanes.get(&lifecycle).map(|lane| lane.state.kind())
     }
 
+    /// Whether a demand for a lane over a path has neither met a lane in use nor failed. That for a lane in use
+    /// lasts until [`Input::Release`] or [`Input::Close`], also while the lane ends.
+    pub fn awaits_lane(&self, path: &NicPath) -> bool {
+        let Some(peer) = self.peers.get(path) else { return false };
+        let bound = peer.bound.and_then(|lifecycle| self.state_of(lifecycle));
+        peer.wanted && !bound.is_some_and(StateKind::is_in_use)
+    }
+
     fn handle_open(&mut self, now: Instant, path: NicPath) {
         if !self.admit(&path) {
             let failure = Failure::Limit("peers_max".into());

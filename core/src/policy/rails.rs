@@ -231,6 +231,11 @@ impl Rails {
         }
     }
 
+    /// Whether the machine waits for a lane that it has asked for over a path.
+    pub fn is_opening(&self, path: &NicPath) -> bool {
+        self.all().any(|rail| rail.plan.path == *path && rail.state == State::Opening)
+    }
+
     /// Yields the next output, `None` when drained.
     pub fn poll_output(&mut self) -> Option<RailOutput> {
         self.outputs.pop_front()

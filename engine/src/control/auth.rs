@@ -6,7 +6,7 @@ use crate::api::auth::{AuthOptions, Loaded, Secret};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AuthFailure, AuthPolicy, AuthRefusal, Identity,
-    Inbound, Outbound,
+    Inbound, Outbound, ProofLook,
 };
 use handfast_core::policy::{Administrators, TrustGroups};
 use handfast_core::transport::Side;
@@ -160,8 +160,8 @@ impl Keys {
     }
 
     /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].
-    fn take_withdrawn(&self, has_changed: bool) -> Withdrawn {
-        self.proven.take_withdrawn(self.current(), has_changed)
+    fn take_withdrawn(&self, look: ProofLook) -> Withdrawn {
+        self.proven.take_withdrawn(self.current(), look)
     }
 
     /// Whether it is remembered what a peer with a lane proved, as [`Proven::keeps`].

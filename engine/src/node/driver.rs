@@ -7,7 +7,7 @@ use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
 use crate::node::announced::{Announced, Requested};
 use crate::node::capacity::Creating;
-use crate::node::ending::Ending;
+use crate::node::ending::{Users, end_lanes};
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::node::unretired::{Unretired, retire_again};
@@ -350,16 +350,17 @@ impl<N: Net> Driver<N> {
         token
     }
 
-    /// Ends every lane to a node, with its consent. What waits for one that is being opened demands another.
+    /// Ends every lane to some nodes, with their consent.
     fn end_lanes(&mut self, of: &Peers) {
-        let now = self.parts.clock.now();
-        for (path, ending) in Ending::of(&self.parts.node, of) {
-            let has_work = self.parts.registry.runs_on(&path).iter().any(|it| !it.has_no_work());
-            self.parts.node.handle_input(now, Input::Close(path.clone()));
-            if ending.is_demanded_again(has_work) && self.shutdown.is_none() {
-                self.parts.node.handle_input(now, Input::Open(path));
-            }
+        if self.shutdown.is_some() {
+            // Every lane ends already, and none is demanded.
+            return;
         }
+        let now = self.parts.clock.now();
+        let (lanes, registry) = (&self.parts.lanes, &self.parts.registry);
+        let is_awaited = |path: &NicPath| registry.runs_on(path).iter().any(|it| it.awaits(path));
+        let users = Users { has_been_used: &|lane| lanes.contains(lane), is_awaited: &is_awaited };
+        end_lanes(&mut self.parts.node, now, of, &users);
     }
 
     fn drain(&mut self) {

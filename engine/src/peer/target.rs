@@ -502,6 +502,13 @@ impl Target {
         self.lock().batches.is_empty()
     }
 
+    /// Whether a batch, a fence or another waiter may wait for a lane over a path.
+    pub(crate) fn awaits(&self, path: &NicPath) -> bool {
+        let state = self.lock();
+        let has_waiters = !state.batches.is_empty() || self.lanes.receiver_count() > 0;
+        has_waiters && state.machine.rails().is_none_or(|rails| rails.is_opening(path))
+    }
+
     /// Handles the loss of the peer, until the next demand.
     pub(crate) fn on_peer_lost(&self, cause: TransportError) {
         self.update(|state, now| state.machine.handle_peer_lost(now, cause));

@@ -9,15 +9,18 @@ use crate::helpers::{
 use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
 use handfast::mooncake::MooncakeOptions;
 use handfast::{
-    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineTiming, Error, Side, Stage,
-    TransportChoice,
+    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineLimits, EngineTiming, Error, Side,
+    Stage, TransportChoice,
 };
+use handfast_core::auth::{AUTH_MAGIC, AUTH_TLS, AuthHelloHead};
 use handfast_diagnosis::{Id, ids};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const OLD: &str = "old 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -207,28 +210,22 @@ async fn lane_ends_with_the_key_that_opened_it() {
 /// opened. The write demands another, and ends once the peer answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn write_that_waits_for_a_lane_outlasts_a_rotation() {
-    let (here, there) = (Files::of_keys(&[OLD, NEW]), Files::of_keys(&[OLD, NEW]));
-    let (relay, port) = (Relay::start().await, free_port().await);
-    relay.lead_to(port);
-    let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
-    let builder = builder.advertise(&relay.address).transport(TransportChoice::Tcp);
-    let owner = Owner::start_from(there.keys(builder), BYTES).await;
-    let user = here.keys(Engine::builder()).start().await.unwrap();
-    let segment = user.open(&owner.segment()).await.unwrap();
-    relay.stop();
-    let sent = || relay.beginnings().iter().map(|bytes| 1 + bytes.len()).sum::<usize>();
-    let (before, block) = (sent(), pattern(1_000, 1));
-    let write = async { segment.write(&block.whole(), 0).await };
-    let rotation = async {
-        until("the request for a lane", || sent() > before).await;
-        here.put("keys", NEW);
-        counted(&user, "the lane ends", |it| it.life_cycle.ended > 0).await;
-        relay.resume();
-    };
-    let both = async { tokio::join!(write, rotation) };
-    let (written, ()) = timeout(PATIENCE, both).await.expect("the write ends in time");
-    written.unwrap();
-    assert!(content(&owner.memory, 0, 1_000) == content(&block, 0, 1_000));
+    let rotation = Rotation::start().await;
+    let segment = rotation.user.open(&rotation.owner.segment()).await.unwrap();
+    let block = pattern(1_000, 1);
+    rotation.during(async { segment.write(&block.whole(), 0).await.unwrap() }).await;
+    assert!(content(&rotation.owner.memory, 0, 1_000) == content(&block, 0, 1_000));
+}
+
+/// The same while a caller that has no work waits for the lane.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warm_outlasts_a_rotation() {
+    let rotation = Rotation::start().await;
+    // Calls pass the relay by, and the lane does not.
+    let node = format!("127.0.0.1:{}", rotation.port);
+    let failures = rotation.during(async { rotation.user.warm(&[node.as_str()]).await }).await;
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(rotation.user.counters().lanes > 0, "the lane is up");
 }
 
 /// Bytes move between nodes with certificates, whose names are those of the certificates.
@@ -290,6 +287,35 @@ async fn certificates_take_neither_plain_peers_nor_keys() {
     let error = failed_open(&user, &certified.segment()).await;
     assert_eq!(failure(&error), AuthFailure::Required);
     counted(&certified.engine, "each is counted", |it| it.connections_unproven == 2).await;
+}
+
+/// Handshakes with certificates that begin and go no further are bounded in number and time like every connection,
+/// and keep no peer out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_handshakes_keep_no_peer_out() {
+    const PLACES: usize = 8;
+    let fleet = Authority::new("fleet");
+    let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    let here = Files::of_certificate(&[&fleet], &fleet.issue(&["a.example"]));
+    let limits = EngineLimits::default().with(|it| it.control_connections_max = PLACES);
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(500));
+    let builder = there.certificate(listening().limits(limits)).timing(timing);
+    let owner = Owner::start_from(builder, BYTES).await;
+    let head = AuthHelloHead { version: AUTH_TLS, key: String::new() }.encode();
+    let length = u16::try_from(head.len()).unwrap().to_le_bytes();
+    // A record of 256 bytes, none of which follows.
+    let begun = [&AUTH_MAGIC[..], &length, &head, &[22, 3, 1, 1, 0]].concat();
+    let mut crowd = Vec::new();
+    for _ in 0..3 * PLACES {
+        let mut stream = TcpStream::connect(owner.engine.address()).await.unwrap();
+        stream.write_all(&begun).await.unwrap();
+        crowd.push(stream);
+    }
+    let shed = 2 * PLACES as u64;
+    counted(&owner.engine, "the oldest are closed", |it| it.connections_shed >= shed).await;
+    let user = here.certificate(Engine::builder()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    counted(&owner.engine, "the rest time out", |it| it.connections_overdue > 0).await;
 }
 
 /// A fleet passes from one authority to the next without a restart; the one before is refused then.
@@ -452,4 +478,43 @@ async fn node_starts_with_a_certificate_of_its_own_alone() {
     files.put("tls.key", &fleet.issue(&["127.0.0.1"]).key);
     let error = AuthOptions::tls(CertificateFiles::in_directory(files.0.path())).unwrap_err();
     assert!(error.to_string().contains("the certificate and its key"), "{error}");
+}
+
+/// Two nodes with two keys each, one of them behind a relay.
+struct Rotation {
+    relay: Relay,
+    port: u16,
+    owner: Owner,
+    user: Engine,
+    here: Files,
+    _there: Files,
+}
+
+impl Rotation {
+    async fn start() -> Self {
+        let (here, there) = (Files::of_keys(&[OLD, NEW]), Files::of_keys(&[OLD, NEW]));
+        let (relay, port) = (Relay::start().await, free_port().await);
+        relay.lead_to(port);
+        let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
+        let builder = builder.advertise(&relay.address).transport(TransportChoice::Tcp);
+        let owner = Owner::start_from(there.keys(builder), BYTES).await;
+        let user = here.keys(Engine::builder()).start().await.unwrap();
+        Self { relay, port, owner, user, here, _there: there }
+    }
+
+    /// Removes the key that the user dials with while `waiting` waits for a lane that is being opened behind the
+    /// silent relay; then the relay goes on.
+    async fn during<T>(&self, waiting: impl Future<Output = T>) -> T {
+        self.relay.stop();
+        let sent = || self.relay.beginnings().iter().map(|bytes| 1 + bytes.len()).sum::<usize>();
+        let before = sent();
+        let rotation = async {
+            until("the lane is being opened", || sent() > before).await;
+            self.here.put("keys", NEW);
+            counted(&self.user, "the lane ends", |it| it.life_cycle.ended > 0).await;
+            self.relay.resume();
+        };
+        let both = async { tokio::join!(waiting, rotation) };
+        timeout(PATIENCE, both).await.expect("it ends in time").0
+    }
 }

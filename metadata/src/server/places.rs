@@ -12,6 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 #[derive(Default)]
 pub(super) struct Calls {
     begun: AtomicU64,
+    answered: AtomicU64,
     ended: AtomicU64,
 }
 
@@ -21,9 +22,18 @@ impl Calls {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The request has an answer, which the client may read.
-    pub(super) fn end(&self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
+    /// The request has an answer, of which no byte is sent yet.
+    pub(super) fn answer(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every answer so far is with the system.
+    pub(super) fn end_answered(&self) {
+        self.ended.store(self.answered.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) > self.ended.load(Ordering::Relaxed)
     }
 }
 
@@ -39,7 +49,7 @@ impl Connection {
         Placed {
             id,
             from: self.from,
-            is_busy: self.calls.begun.load(Ordering::Relaxed) > ended,
+            is_busy: self.calls.is_busy(),
             has_called: ended > 0,
             progress: ended,
         }

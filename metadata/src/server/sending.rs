@@ -1,24 +1,27 @@
 //! A stream that fails once the other side does not take what is sent in time.
 
+use super::places::Calls;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// A stream whose writes fail `limit` after the first that has to wait, unless all are flushed by then. Bytes that
-/// the other side takes meanwhile do not extend the time.
+/// the other side takes meanwhile do not extend the time. Calls end with the flush of their answers.
 pub(super) struct Sending<S> {
     stream: S,
     limit: Duration,
     overdue: Option<Pin<Box<Sleep>>>,
+    calls: Arc<Calls>,
 }
 
 impl<S> Sending<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, overdue: None }
+    pub(super) fn new(stream: S, limit: Duration, calls: Arc<Calls>) -> Self {
+        Self { stream, limit, overdue: None, calls }
     }
 
     /// Bounds the wait of a call.
@@ -75,6 +78,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sending<S> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
         if polled.is_ready() {
             self.overdue = None;
+            self.calls.end_answered();
         }
         self.bounded(context, polled)
     }
@@ -99,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_that_nobody_takes_fail_in_time() {
         let (near, mut far) = tokio::io::duplex(8);
-        let mut sending = Sending::new(near, LIMIT);
+        let mut sending = Sending::new(near, LIMIT, Arc::default());
         let mut bytes = [0; 8];
         for _ in 0..2 {
             sending.write_all(&[7; 8]).await.unwrap();
@@ -127,5 +131,26 @@ mod tests {
         };
         let error = timeout(PATIENCE, sent).await.expect("in time").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
+
+    /// A call is under way until the system has every byte of its answer, however long the client takes to read.
+    #[tokio::test]
+    async fn call_ends_with_the_flush_of_its_answer() {
+        let calls = Arc::<Calls>::default();
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut sending = Sending::new(near, 100 * LIMIT, calls.clone());
+        calls.begin();
+        calls.answer();
+        let sent = async {
+            sending.write_all(&[7; 16]).await.unwrap();
+            assert!(calls.is_busy());
+            sending.flush().await.unwrap();
+        };
+        let read = async {
+            assert!(calls.is_busy(), "half of it is sent");
+            far.read_exact(&mut [0; 16]).await.unwrap();
+        };
+        tokio::join!(sent, read);
+        assert!(!calls.is_busy());
     }
 }

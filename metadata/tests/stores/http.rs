@@ -4,6 +4,7 @@ use handfast_metadata::{
     HttpServer, HttpStore, KEY_BYTES_MAX, ServerLimits, Store, StoreCause, VALUE_BYTES_MAX,
 };
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -278,4 +279,51 @@ fn missing_feature_is_named() {
         assert_eq!(error.cause, StoreCause::NotBuilt { feature });
         assert!(error.to_string().contains(&format!("--features {feature}")), "{error}");
     }
+}
+
+/// A connection whose client is still reading an answer is within its request: it makes no room while another one
+/// is quiet, and the client gets the whole answer.
+#[tokio::test]
+async fn answer_under_way_is_read_to_its_end() {
+    let limits =
+        ServerLimits { connections_max: 2, request_timeout: 6 * PATIENCE, ..Default::default() };
+    let (store, _server) = served(None, limits).await;
+    store.put("k", &"v".repeat(VALUE_BYTES_MAX)).await.unwrap();
+    let address: SocketAddr = store
+        .name()
+        .strip_prefix("http://")
+        .and_then(|it| it.strip_suffix("/metadata"))
+        .unwrap()
+        .parse()
+        .unwrap();
+    let from = |host: &'static str| async move {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(host.parse().unwrap()).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    // The oldest connection, with more answers than any buffers on the way have room for.
+    let mut reading = from("127.0.0.66:0").await;
+    let get = "GET /metadata?key=k HTTP/1.1\r\nHost: h\r\n\r\n";
+    let last = "GET /metadata?key=k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    reading.write_all((get.repeat(127) + last).as_bytes()).await.unwrap();
+    reading.read_exact(&mut [0]).await.unwrap();
+    // It displaces the connection of `store`, which is quiet.
+    let mut quiet = from("127.0.0.67:0").await;
+    quiet.write_all(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
+    quiet.read_exact(&mut [0; 12]).await.unwrap();
+    let mut newcomer = from("127.0.0.68:0").await;
+    newcomer.write_all(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
+    newcomer.read_exact(&mut [0; 12]).await.unwrap();
+    let mut bytes = 1;
+    let mut buffer = vec![0; 1 << 20];
+    let whole = timeout(6 * PATIENCE, async {
+        loop {
+            match reading.read(&mut buffer).await.unwrap() {
+                0 => return bytes,
+                more => bytes += more,
+            }
+        }
+    });
+    let bytes = whole.await.expect("it is read in time");
+    assert!(bytes > 128 * VALUE_BYTES_MAX, "{bytes}");
 }

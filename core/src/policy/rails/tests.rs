@@ -58,6 +58,25 @@ fn two_up(with_tcp: bool) -> Rails {
     rails
 }
 
+/// A rail waits for the lane that it has asked for until that is up. TCP beside working rails waits for none.
+#[test]
+fn rail_waits_for_the_lane_that_it_asked_for() {
+    let mut rails = rails(2, true);
+    let waits =
+        |rails: &Rails| [plan(0).path, plan(1).path, tcp()].map(|path| rails.is_opening(&path));
+    rails.handle_demand();
+    assert_eq!(waits(&rails), [true, true, false]);
+    for nic in [0, 1] {
+        rails.handle_lane_up(at(0), &plan(nic).path, Lifecycle(nic as u64 + 1));
+    }
+    assert_eq!(waits(&rails), [false; 3]);
+    rails.handle_busy(false);
+    rails.handle_lane_down(at(0), Lifecycle(2), Some(&cut()));
+    assert_eq!(waits(&rails), [false; 3], "there is no work");
+    rails.handle_fence_demand(&plan(1).path);
+    assert_eq!(waits(&rails), [false, true, false]);
+}
+
 /// A demand opens every rail, and no TCP lane while one works.
 #[test]
 fn demand_opens_every_rail_and_no_tcp() {

@@ -4,7 +4,7 @@ use super::Material;
 use super::tls::{Chain, end_of};
 use crate::api::auth::{SECRET_BYTES, Secret};
 use handfast_core::NodeName;
-use handfast_core::auth::{KeyRule, PeerProofs, Proof};
+use handfast_core::auth::{KeyRule, PeerProofs, Proof, ProofLook};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -101,9 +101,8 @@ impl Proven {
         self.0.lock().keeps(name)
     }
 
-    /// Looks at every proof; returns the peers of those that are not accepted any more. `has_changed`: the
-    /// files have changed before this look or the one before it.
-    pub(super) fn take_withdrawn(&self, current: Arc<Material>, has_changed: bool) -> Withdrawn {
+    /// Looks at every proof; returns the peers of those that are not accepted any more.
+    pub(super) fn take_withdrawn(&self, current: Arc<Material>, look: ProofLook) -> Withdrawn {
         let table = self.0.lock();
         let all = table.proofs().map(|(member, proved)| (member.clone(), proved.clone()));
         let all: Vec<_> = all.collect();
@@ -128,13 +127,17 @@ impl Proven {
         let mut table = self.0.lock();
         let displaced = table.displaced().filter_map(|member| verified.get(member).cloned());
         // The names of a valid proof change with the files alone.
-        let displaced = displaced.filter(|(_, is_valid)| has_changed || !is_valid).collect();
-        let is_everybody = has_changed && table.has_forgotten();
+        let is_after_change = look.is_after_change();
+        let displaced = displaced.filter(|(_, is_valid)| is_after_change || !is_valid).collect();
+        let is_everybody = table.handle_change(look.is_first, look.follows_first);
         let mut names = BTreeSet::new();
         for ((name, member, number), is_accepted) in shown.into_iter().zip(looks) {
             if table.handle_look(&name, &member, number, is_accepted) {
                 names.insert(name);
             }
+        }
+        for (member, (_, is_valid)) in &verified {
+            table.handle_validity(member, *is_valid);
         }
         Withdrawn { names, displaced, is_everybody, current }
     }
@@ -170,6 +173,9 @@ mod tests {
     use super::*;
     use handfast_core::Incarnation;
     use handfast_core::auth::{AuthPolicy, Identity, NAMES_PER_PROOF_MAX, NamePattern, PROVEN_MAX};
+
+    const CHANGED: ProofLook =
+        ProofLook { is_first: true, follows_first: false, is_recheck: false };
 
     fn name(number: usize) -> NodeName {
         NodeName::new(&format!("n{number}")).unwrap()
@@ -210,7 +216,7 @@ mod tests {
         proven.note(&name(2), proved("new", 2));
         let take = |materials: &[(&str, u8)]| {
             let keys: Vec<_> = materials.iter().map(|(id, it)| (rule(id, &[]), *it)).collect();
-            let withdrawn = proven.take_withdrawn(material_of(&keys), true);
+            let withdrawn = proven.take_withdrawn(material_of(&keys), CHANGED);
             withdrawn.names().cloned().collect::<Vec<_>>()
         };
         assert!(take(&[("old", 1), ("new", 2)]).is_empty());
@@ -246,7 +252,7 @@ mod tests {
         proven.note(&stranger, proved("new", 2));
         (1..=NAMES_PER_PROOF_MAX).for_each(|it| proven.note(&name(it), proved_as(&old, 1)));
         let take = |keys: &[(KeyRule, u8)]| {
-            let withdrawn = proven.take_withdrawn(material_of(keys), true);
+            let withdrawn = proven.take_withdrawn(material_of(keys), CHANGED);
             (withdrawn.contains(&name(0)), withdrawn.contains(&stranger))
         };
         assert_eq!(take(&[(old.clone(), 1), other.clone()]), (false, false));
@@ -255,6 +261,28 @@ mod tests {
             assert_eq!(take(std::slice::from_ref(&other)), (true, false), "look {look}");
         }
         assert_eq!(take(std::slice::from_ref(&other)), (false, false));
+    }
+
+    /// A rule that is narrowed to a displaced name leaves its key no other name. The lanes of that name stay, and
+    /// end with the key.
+    #[test]
+    fn name_of_a_narrowed_key_ends_with_the_key() {
+        let (wide, narrow) = (rule("old", &["n*"]), rule("old", &["n0"]));
+        let other = (rule("new", &[]), 2);
+        let proven = Proven::default();
+        (0..=NAMES_PER_PROOF_MAX).for_each(|it| proven.note(&name(it), proved_as(&wide, 1)));
+        proven.note(&name(0), proved("new", 2));
+        let take = |keys: &[(KeyRule, u8)]| {
+            let withdrawn = proven.take_withdrawn(material_of(keys), CHANGED);
+            withdrawn.contains(&name(0))
+        };
+        for look in 0..2 {
+            assert!(!take(&[(narrow.clone(), 1), other.clone()]), "look {look}: it is accepted");
+        }
+        for look in 0..2 {
+            assert!(take(std::slice::from_ref(&other)), "look {look}: the key is removed");
+        }
+        assert!(!take(std::slice::from_ref(&other)), "it is forgotten");
     }
 
     /// A full table forgets proofs that have one name each. After a change of the files every lane ends
@@ -267,8 +295,9 @@ mod tests {
             proven.note(&name(number), Arc::new(Proved::Certificate(vec![end.into()])));
         }
         proven.note(&name(0), proved("new", 2));
-        for (has_changed, ends) in [(true, true), (false, false)] {
-            let withdrawn = proven.take_withdrawn(material("new", 2), has_changed);
+        let timed = ProofLook { is_first: false, ..CHANGED };
+        for (look, ends) in [(timed, false), (CHANGED, true)] {
+            let withdrawn = proven.take_withdrawn(material("new", 2), look);
             assert_eq!(withdrawn.contains(&NodeName::new("anybody").unwrap()), ends);
         }
     }

@@ -7,16 +7,15 @@ use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use crate::time::Clock;
+use handfast_core::auth::{ProofLook, ProofLooks};
 use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
-use handfast_core::{Duration, Instant, NodeName};
+use handfast_core::{Duration, NodeName};
 use std::sync::{Arc, Weak};
 use tracing::{info, warn};
 
 /// Shortest interval of looks at the files.
 const INTERVAL_MIN: Duration = Duration(1_000_000);
-/// Interval after which sessions are checked against the validity of certificates.
-const RECHECK_INTERVAL: Duration = Duration(60_000_000_000);
 
 pub(crate) struct WatchParts {
     pub(crate) keys: Weak<Keys>,
@@ -35,35 +34,25 @@ pub(crate) struct WatchParts {
 pub(crate) async fn watch(mut parts: WatchParts) {
     let interval = Duration(parts.interval.0.max(INTERVAL_MIN.0));
     let mut reported: Vec<Option<String>> = vec![None; parts.parts.len()];
-    let mut checked_at = parts.clock.now();
-    let mut read_at = checked_at;
-    // A call that was accepted before a change may open a lane after it: the proofs are looked at again then.
-    let mut second: Option<u64> = None;
+    let mut looks = ProofLooks::new(parts.clock.now(), interval);
     loop {
-        let look = read_at.0.saturating_add(interval.0);
-        let check = second.unwrap_or(checked_at.0.saturating_add(RECHECK_INTERVAL.0));
-        parts.clock.sleep_until(Instant(look.min(check))).await;
-        let (looks, mut has_changed) = (parts.clock.now().0 >= look, false);
-        if looks {
+        parts.clock.sleep_until(looks.next_at()).await;
+        let mut has_changed = false;
+        if looks.reads(parts.clock.now()) {
             let sources: Vec<_> = parts.parts.iter().map(|part| part.source.clone()).collect();
             // A network file system may take its time.
             let read = tokio::task::spawn_blocking(move || read_again(sources)).await;
             let (Ok(read), Some(keys)) = (read, parts.keys.upgrade()) else { return };
             has_changed = use_changed(&keys, &mut parts, read, &mut reported);
-            read_at = parts.clock.now();
+            looks.handle_read(parts.clock.now());
         }
         let Some(keys) = parts.keys.upgrade() else { return };
-        let now = parts.clock.now();
-        let is_due = now.0 >= check;
-        if is_due {
-            checked_at = now;
+        let Some(look) = looks.handle_look(parts.clock.now(), has_changed) else { continue };
+        if look.is_recheck {
             recheck(&keys);
         }
-        let is_after_change = has_changed || second.is_some();
-        if is_after_change || is_due {
-            end_withdrawn(keys, is_after_change, &parts.commands).await;
-        }
-        second = has_changed.then(|| now.0.saturating_add(interval.0.min(RECHECK_INTERVAL.0)));
+        end_withdrawn(keys, look, &parts.commands).await;
+        looks.handle_end(parts.clock.now());
     }
 }
 
@@ -94,12 +83,12 @@ fn use_changed(
 
 /// Ends the lanes of peers that have ever proven what is not accepted any more, and of those whose proofs are
 /// not remembered. They may open others by what is accepted.
-async fn end_withdrawn(keys: Arc<Keys>, is_after_change: bool, commands: &Commands) {
+async fn end_withdrawn(keys: Arc<Keys>, look: ProofLook, commands: &Commands) {
     // Without a change a key stays valid, and a certificate does not.
-    let ends_unknown = is_after_change || keys.current().certificates.is_some();
+    let ends_unknown = look.is_after_change() || keys.current().certificates.is_some();
     let taking = keys.clone();
     // A verification for each certificate.
-    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn(is_after_change)).await;
+    let taken = tokio::task::spawn_blocking(move || taking.take_withdrawn(look)).await;
     let Ok(taken) = taken else { return };
     for peer in taken.names() {
         info!(%peer, "a key or certificate of it is not accepted any more: its lanes end");

@@ -429,6 +429,23 @@ async fn fence_waits_for_earlier_writes_alone() {
     assert_eq!(story.commanded(ends).len(), 1);
 }
 
+/// Work and a fence wait for a lane over a rail that is being opened, and for none over another.
+#[tokio::test]
+async fn opening_lane_is_awaited_by_work_and_fences() {
+    let story = Story::new();
+    let (target, moment) = (story.target.clone(), std::time::Duration::from_millis(20));
+    story.down(SECOND, silent());
+    {
+        let mut fence = std::pin::pin!(target.fence(&target));
+        assert!(tokio::time::timeout(moment, &mut fence).await.is_err(), "its rail owes the proof");
+        let awaited = [0, 1].map(|rail| target.awaits(&story.paths[rail]));
+        assert_eq!(awaited, [false, true], "the lane over the first rail is up");
+    }
+    assert!(!target.awaits(&story.paths[1]), "the fence is given up");
+    let _transfer = story.write(10);
+    assert!(target.awaits(&story.paths[1]) && !target.awaits(&story.paths[0]));
+}
+
 /// A run of the peer that has ended gets no lane, and a request for one says so.
 #[tokio::test]
 async fn run_that_has_ended_gets_no_lane() {

@@ -6,7 +6,7 @@ use crate::control::auth::tests::certificates::issuing::{Authority, Issued};
 use crate::time::TokioClock;
 use crate::{AuthOptions, CertificateFiles};
 use handfast_core::Incarnation;
-use handfast_core::auth::AuthMethod;
+use handfast_core::auth::{AuthMethod, RECHECK_INTERVAL};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
