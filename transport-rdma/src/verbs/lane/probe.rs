@@ -120,7 +120,8 @@ impl Lane {
             return Err(refused("the lane is not wired, is ending or is full"));
         }
         for wait in (0..repetitions).map(|doubled| AGAIN_AFTER * (1 << doubled)) {
-            if self.wait(deadline.min(Instant::now() + wait), |state| state.probes == 0) {
+            let again = Instant::now() + wait;
+            if again >= deadline || self.wait(again, |state| state.probes == 0) {
                 break;
             }
             post()?;

@@ -8,12 +8,14 @@ use handfast_fabric_control::Fabric;
 use handfast_transport::{CompletionStatus, Direction};
 use handfast_transport_rdma::NicConfig;
 use std::thread::{Scope, yield_now};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The profiles of iWARP, with the order as a law.
 const ORDERED: [&str; 3] =
     ["erdma-standard:dialler_sends_first", "siw:dialler_sends_first", "iwarp:dialler_sends_first"];
 const SECOND: Lifecycle = Lifecycle(8);
+/// Reads of a dial that nobody answers.
+const READS_MAX: u64 = 5;
 
 /// Two sites whose dials no slow machine ends.
 fn sites() -> (Site, Site) {
@@ -48,6 +50,42 @@ fn side_that_has_dialled_sends_the_first_frame() {
         }
         met.retire(LANE);
         second.retire(SECOND);
+        nothing_is_left(fabric);
+    });
+}
+
+/// A dial whose first read is not answered reads again, five times in all, and ends by its time. One that is answered late
+/// connects.
+#[test]
+fn dial_reads_again_until_it_is_answered() {
+    on(&ORDERED, "order::dial_reads_again_until_it_is_answered", |fabric| {
+        let dial = Duration::from_secs(4);
+        let site = |device| {
+            Site::new(NicConfig { dial, timeout_exponent: 20, idle_probe: None, ..config(device) })
+        };
+        let (one, other) = (site("rxe0"), site("rxe1"));
+        let met = meeting(&one, &other, LANE);
+        let dialler = met.dials.nic.device();
+        fabric.run(&format!("hold completions {dialler}"));
+        let error = met.dial(LANE, &met.waits_body).unwrap_err();
+        assert!(error.detail.contains("did not answer a read in time"), "{error}");
+        let reads = met.dials.nic.counters().probes;
+        assert!((2..=READS_MAX).contains(&reads), "{reads} reads");
+        fabric.run(&format!("release completions {dialler}"));
+        met.retire(LANE);
+        let met = meeting(&one, &other, SECOND);
+        fabric.run(&format!("hold completions {dialler}"));
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| met.dial(SECOND, &met.waits_body));
+            let begun = Instant::now();
+            while met.dials.nic.counters().probes < reads + 2 {
+                assert!(begun.elapsed() < PATIENCE, "the read is not posted again");
+                yield_now();
+            }
+            fabric.run(&format!("release completions {dialler}"));
+            dialled.join().unwrap().unwrap();
+        });
+        met.retire(SECOND);
         nothing_is_left(fabric);
     });
 }
