@@ -38,7 +38,7 @@ use handfast_core::wire::ProbeByte;
 use handfast_core::{Incarnation, Lifecycle};
 use handfast_transport::{LimitReached, NicLimit, RemoteSpan};
 use identifier::{EventChannel, Identifier, interface_addresses, random};
-pub(super) use identifier::{Options, Reads};
+pub(super) use identifier::{Options, Reads, kinds};
 use listening::{Listening, listen, nowhere};
 use parking_lot::Mutex;
 use reach::Reach;

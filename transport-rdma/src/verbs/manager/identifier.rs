@@ -26,7 +26,7 @@ const OPTION_ID: c_int = 0;
 const OPTION_TRAFFIC_CLASS: c_int = 0;
 const OPTION_TIMEOUT: c_int = 3;
 /// Kinds of events, as `enum rdma_cm_event_type` of rdma-core counts them.
-pub(super) mod kinds {
+pub(in crate::verbs) mod kinds {
     pub(in super::super) const ADDRESS_RESOLVED: u32 = 0;
     pub(in super::super) const ADDRESS_ERROR: u32 = 1;
     pub(in super::super) const ROUTE_RESOLVED: u32 = 2;

@@ -120,8 +120,9 @@ impl Assumption {
             Self::EmptyRead => "a read of no byte with key 0 and address 0",
             Self::ByteRead => "a read of one byte with the key and address of registered memory",
             Self::LatePost => {
-                "a write with an ended key, and after its completion a good write, whose \
-                 completion is awaited for a second"
+                "a write with an ended key (a read through the connection manager, and the event of the \
+                 connection's end), and after its completion a good write, whose completion is awaited \
+                 for a second"
             }
             Self::WrongKey => "a write with the key of a region that the peer has deregistered",
             Self::LocalKey => "a write from memory that is deregistered",

@@ -6,7 +6,7 @@ use crate::error::VerbsError;
 use crate::gid::{GidEntry, GidWanted, choose_gid};
 use crate::profile::recognise;
 use crate::verbs::context::PortFacts;
-use crate::verbs::manager::{BareIdentifier, BareManager};
+use crate::verbs::manager::{BareIdentifier, BareManager, kinds};
 use crate::verbs::objects::bare::{
     BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareRegion,
     BareRequest, BareRights,
@@ -28,6 +28,8 @@ const TARGET: u64 = 2 << 10;
 /// Depth of both queues' entries, of a queue pair and of a site.
 pub(super) const DEPTH: u32 = 32;
 const COMPLETIONS: u32 = 256;
+/// Longest wait for the end of a connection, which some devices do not report.
+const DISCONNECT_MAX: Duration = Duration::from_millis(500);
 /// Between two looks at a completion queue or at events.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// The time in which flushed work ends before its queue pair is destroyed.
@@ -412,6 +414,22 @@ impl Bench {
             }
             thread::sleep(LOOK_AGAIN);
         }
+    }
+
+    /// Waits until the connection manager reports the end of a connection whose request failed: on iWARP the queue
+    /// pair takes requests for a moment after that completion.
+    pub(super) fn await_disconnect(&self) -> Result<(), String> {
+        let Some(Dialling { manager, .. }) = &self.dialling else { return Ok(()) };
+        let until = self.deadline.get().min(Instant::now() + DISCONNECT_MAX);
+        while Instant::now() < until {
+            match manager.event() {
+                Ok(Some(event)) if event.kind == kinds::DISCONNECTED => return Ok(()),
+                Ok(Some(_)) => {}
+                Ok(None) => thread::sleep(LOOK_AGAIN),
+                Err(code) => return Err(format!("rdma_get_cm_event returned {code}")),
+            }
+        }
+        Ok(())
     }
 
     /// Ends a queue pair with work in flight as lanes do: ERR, drain, destroy.
