@@ -38,7 +38,7 @@ pub use profile::{
     Profile, PsnSource, Retry, Statuses,
 };
 pub use profiles::{
-    ENDLESS, ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, MLX5, PROFILES, RXE, SHM, STRICT,
-    TCP_RETRY,
+    ENDLESS, ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, IRDMA_IWARP, MANAGED_PROFILES,
+    MLX5, PROFILES, RXE, SHM, SIW, STRICT, TCP_RETRY,
 };
 pub use states::{QpState, Step, Transitions};

@@ -13,6 +13,10 @@ use super::states::{self, QpState};
 pub static PROFILES: [&Profile; 7] =
     [&STRICT, &RXE, &MLX5, &IRDMA, &ERDMA_STANDARD, &ERDMA_COMPAT, &ERDMA_ROCEV2];
 
+/// Devices that connect through the connection manager alone. The first is one of [`PROFILES`]; no
+/// sweep draws the others.
+pub static MANAGED_PROFILES: [&Profile; 3] = [&ERDMA_STANDARD, &SIW, &IRDMA_IWARP];
+
 /// The specification, with the hardest choice wherever it permits several: numbers are reused at
 /// once, and dropped work is never reported.
 pub static STRICT: Profile = Profile {
@@ -207,6 +211,49 @@ pub static ERDMA_STANDARD: Profile = Profile {
     resolves: false,
     refuses_link_local: false,
     ..ERDMA_COMPAT
+};
+
+/// Soft-iWARP. What no comment gives a source for is as specified.
+pub static SIW: Profile = Profile {
+    name: "siw",
+    // siw, siw_qp_modify: no table; RTS without a stream is EINVAL, which is measured.
+    transitions: states::SIW,
+    fresh: QpState::Init,
+    checks_attributes: false,
+    checks_path_mtu: false,
+    // One entry, the MAC address.
+    gids: &[(GidKind::Mac, 0)],
+    gid_table_length: 1,
+    gid_index: None,
+    resolves: false,
+    // iWARP: the answer to a read is a write of the peer.
+    sink_needs_remote_write: true,
+    // siw, siw_qp_add: the lowest free number.
+    numbers: Numbers::SmallestFree { first: 1 },
+    retry: TCP_RETRY,
+    // Measured: a write completes once TCP has its bytes.
+    completes_early: true,
+    error_event: true,
+    ..STRICT
+};
+
+/// Intel E810 and X722 in iWARP mode.
+pub static IRDMA_IWARP: Profile = Profile {
+    name: "irdma-iwarp",
+    // irdma, irdma_modify_qp.
+    transitions: states::IRDMA_IWARP,
+    // One entry, the MAC address.
+    gids: &[(GidKind::Mac, 0)],
+    gid_table_length: 1,
+    gid_index: None,
+    resolves: false,
+    checks_attributes: false,
+    checks_path_mtu: false,
+    // iWARP: the answer to a read is a write of the peer, and a write completes once it is sent.
+    sink_needs_remote_write: true,
+    completes_early: true,
+    retry: TCP_RETRY,
+    ..IRDMA
 };
 
 /// eRDMA of the out-of-tree driver with `compat_mode=Y`.

@@ -90,6 +90,29 @@ pub(super) const RESET_IS_ERROR: Transitions = [
 /// eRDMA without out-of-band connections: RTR has no effect, RTS requires a connection manager.
 pub(super) const ERDMA_STANDARD: Transitions = erdma(OK, NO);
 
+/// siw: an idle queue pair takes ERR alone, RTS requires a connection manager, and a closing one
+/// refuses nothing.
+pub(super) const SIW: Transitions = [
+    [OK, OK, OK, NO, OK, OK, ERR],
+    [OK, OK, OK, NO, OK, OK, ERR],
+    [OK, OK, OK, NO, OK, OK, ERR],
+    [OK, OK, OK, OK, SQD, SQE, ERR],
+    [INIT, INIT, OK, OK, OK, OK, ERR],
+    [OK, OK, OK, OK, OK, OK, ERR],
+    [OK, OK, OK, OK, OK, OK, OK],
+];
+
+/// irdma, iWARP: RESET is treated as ERR, RTR has no effect, and RTS requires a connection manager.
+pub(super) const IRDMA_IWARP: Transitions = [
+    [ERR, INIT, OK, NO, OK, SQE, ERR],
+    [ERR, OK, OK, NO, OK, SQE, ERR],
+    [ERR, OK, OK, NO, OK, SQE, ERR],
+    [ERR, NO, NO, OK, SQD, SQE, ERR],
+    [ERR, NO, NO, NO, OK, SQE, ERR],
+    [ERR, NO, NO, NO, OK, NO, ERR],
+    [OK, NO, NO, NO, OK, NO, OK],
+];
+
 /// eRDMA in compat mode: RTR connects, and so does RTS if RTR was skipped.
 pub(super) const ERDMA_COMPAT: Transitions = erdma(CONNECT, CONNECT);
 

@@ -26,6 +26,15 @@ const ERDMA_STANDARD_STEPS: &[(QpState, &str)] = &[
     (QpState::Init, "INIT INIT INIT 22 INIT INIT ERR"),
     (QpState::Err, "ERR ERR ERR ERR ERR ERR ERR"),
 ];
+const SIW_STEPS: &[(QpState, &str)] = &[
+    (QpState::Init, "INIT INIT INIT 22 INIT INIT ERR"),
+    (QpState::Err, "ERR ERR ERR ERR ERR ERR ERR"),
+];
+const IRDMA_IWARP_STEPS: &[(QpState, &str)] = &[
+    (QpState::Reset, "ERR INIT RESET 22 RESET SQE ERR"),
+    (QpState::Init, "ERR INIT INIT 22 INIT SQE ERR"),
+    (QpState::Err, "ERR 22 22 22 ERR 22 ERR"),
+];
 const ERDMA_COMPAT_STEPS: &[(QpState, &str)] = &[
     (QpState::Init, "INIT INIT RTS 22 INIT INIT ERR"),
     (QpState::Rts, "RTS RTS RTS RTS SQD SQE ERR"),
@@ -38,6 +47,8 @@ fn steps_of(profile: &Profile) -> &'static [(QpState, &'static str)] {
     match profile.name {
         "irdma" => IRDMA_STEPS,
         "erdma-standard" => ERDMA_STANDARD_STEPS,
+        "siw" => SIW_STEPS,
+        "irdma-iwarp" => IRDMA_IWARP_STEPS,
         "erdma-compat" => ERDMA_COMPAT_STEPS,
         _ => SHARED,
     }
@@ -79,7 +90,7 @@ fn in_state(profile: &'static Profile, state: QpState) -> Duo {
 
 #[test]
 fn every_step_from_every_state_does_what_the_device_does() {
-    for profile in PROFILES {
+    for profile in PROFILES.into_iter().chain([&SIW, &IRDMA_IWARP]) {
         for (from, expected) in steps_of(profile) {
             let found = QpState::ALL.map(|to| {
                 let mut duo = in_state(profile, *from);
