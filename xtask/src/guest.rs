@@ -327,6 +327,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
 }
 
 /// NICs of a guest, or of two.
+#[derive(Clone, Copy)]
 struct Nics {
     driver: &'static str,
     /// Whether those connect through the connection manager that need not.
@@ -395,13 +396,14 @@ fn soft_roce(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     in_one_boot(project, SOFT_ROCE, chosen, deadline)
 }
 
-/// Tests of two kernels with a NIC each; those of the program at night.
+/// Tests of two kernels with a NIC each; those of the program at night, in a boot of their own.
 fn two_kernels(project: &Project, nics: Nics, nightly: bool, deadline: Instant) -> Outcome {
+    let nics = Nics { hosts: 2, ..nics };
+    if nightly {
+        in_one_boot(project, nics, &[Tests { words: &MANAGED_HOSTS, ..PROGRAM }], deadline)?;
+    }
     let stories = Tests { words: &TWO_KERNELS, ..Tests::of("transport-rdma/rdma") };
-    let program = Tests { words: &MANAGED_HOSTS, ..PROGRAM };
-    let chosen = [stories, program];
-    let chosen = if nightly { &chosen[..] } else { &chosen[..1] };
-    in_one_boot(project, Nics { hosts: 2, ..nics }, chosen, deadline)
+    in_one_boot(project, nics, &[stories], deadline)
 }
 
 /// Tests on soft-iWARP, whose queue pairs connect through the connection manager alone, in one guest. The
