@@ -220,6 +220,9 @@ fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
     assert_eq!(only(&scene, "CM-UNREACHED").severity, Severity::CannotTell);
 }
 
+/// Adds a device to a scene.
+type Add = fn(&mut Scene);
+
 /// Devices that no lane uses say nothing of one: beside them silence on an iWARP lane is no filter of RoCE either.
 #[test]
 fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
@@ -235,8 +238,7 @@ fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
         scene.roce(&NIC);
         scene.remove(&format!("sys/class/infiniband/{}/ports", NIC.name));
     };
-    let cases: [(&str, &dyn Fn(&mut Scene)); 3] =
-        [("efa", &efa), ("down", &down), ("without a port", &without_port)];
+    let cases: [(&str, Add); 3] = [("efa", efa), ("down", down), ("without a port", without_port)];
     for (name, add) in cases {
         let mut own = iwarp_at("10.2.0.7");
         add(&mut own);
