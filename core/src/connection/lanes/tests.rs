@@ -187,7 +187,7 @@ fn unreached(node: &mut LaneConnections, id: ConnectionId) {
 }
 
 /// A network that drops the packets of one direction answers no dial: the peer is asked to dial then too. A
-/// side that awaits the peer's dial has not dialled in vain.
+/// side that awaits the peer's dial asks for nothing.
 #[test]
 fn peer_of_a_dial_that_timed_out_is_asked() {
     let mut node = LaneConnections::new(Incarnation(20));

@@ -223,7 +223,7 @@ fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
 /// Adds a device to a scene.
 type Add = fn(&mut Scene);
 
-/// Devices that no lane uses say nothing of one: beside them silence on an iWARP lane is no filter of RoCE either.
+/// Devices that cannot be used leave the judgement of a lane as it is: silence on iWARP is no filter of RoCE beside them.
 #[test]
 fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
     let efa = |scene: &mut Scene| {

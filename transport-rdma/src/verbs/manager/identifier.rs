@@ -36,7 +36,7 @@ pub(in crate::verbs) mod kinds {
     pub(in super::super) const UNREACHABLE: u32 = 7;
     pub(in super::super) const REJECTED: u32 = 8;
     pub(in super::super) const ESTABLISHED: u32 = 9;
-    pub(in super::super) const DISCONNECTED: u32 = 10;
+    pub(in crate::verbs) const DISCONNECTED: u32 = 10;
     pub(in super::super) const DEVICE_REMOVAL: u32 = 11;
 }
 

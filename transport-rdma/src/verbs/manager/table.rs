@@ -244,7 +244,7 @@ impl Table {
     }
 
     /// Takes back a dial whose source port a connection of TCP has, also one that ended within the last minute, and
-    /// returns the target of another, for which the kernel chooses a port anew. The queue pair is as it was: the
+    /// returns the target of another, for which the kernel chooses another port. The queue pair is as it was: the
     /// driver has no stream yet.
     pub(super) fn another_port(&mut self, id: ConnectionId, code: i32) -> Option<SocketAddr> {
         let is_taken = [libc::EADDRINUSE, libc::EADDRNOTAVAIL].contains(&code);

@@ -11,6 +11,8 @@ use std::net::IpAddr;
 
 const EADDRINUSE: i32 = 98;
 const EADDRNOTAVAIL: i32 = 99;
+/// Source ports of a dial beyond its first.
+const SOURCE_PORTS: u32 = 8;
 /// The call that looks for an address.
 const BIND: &str = "rdma_bind_addr";
 /// A port that an administrator has chosen, and one that the driver erdma takes.
@@ -99,6 +101,24 @@ fn dial_from_an_address_that_left_blames_this_side() {
     });
 }
 
+/// The source port that the kernel chose for a dial has a connection of TCP: others are tried, and the same lane
+/// connects.
+#[test]
+fn taken_source_port_costs_no_lane() {
+    on(&MANAGED, "addresses::taken_source_port_costs_no_lane", |fabric| {
+        let (one, other) = sites();
+        for (lane, code) in [(LANE, EADDRINUSE), (Lifecycle(8), EADDRNOTAVAIL)] {
+            let met = meeting(&one, &other, lane);
+            let device = met.dials.nic.device();
+            fabric.run(&format!("fail call {device} rdma_connect {code} times {SOURCE_PORTS}"));
+            met.dial(lane, &met.waits_body).unwrap();
+            met.retire(lane);
+        }
+        another_lane_works(&one, &other, Lifecycle(9));
+        nothing_is_left(fabric);
+    });
+}
+
 /// A dial whose source port TCP has is this side's failure. It names the port and the range of such ports, costs one lane,
 /// and asks the peer for nothing.
 #[test]
@@ -109,7 +129,8 @@ fn source_port_that_tcp_has_is_named() {
             let met = meeting(&one, &other, lane);
             // The first, and those that are tried in its place.
             let device = met.dials.nic.device();
-            fabric.run(&format!("fail call {device} rdma_connect {code} times 9"));
+            fabric
+                .run(&format!("fail call {device} rdma_connect {code} times {}", SOURCE_PORTS + 1));
             let error = met.dial(lane, &met.waits_body).unwrap_err();
             let expected = (Side::Local, "rdma_connect", code);
             assert_eq!((error.side, error.call, error.code), expected, "{error}");

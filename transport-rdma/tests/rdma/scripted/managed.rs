@@ -20,12 +20,8 @@ pub(crate) const EARLY: [&str; 4] = ["erdma-standard", "siw", "iwarp", "siw:comp
 /// `errno` of a kernel that lacks a call, or memory, and of dials that end within the call.
 const ENOSYS: i32 = 38;
 const ENOMEM: i32 = 12;
-const EADDRINUSE: i32 = 98;
-const EADDRNOTAVAIL: i32 = 99;
 const ECONNREFUSED: i32 = 111;
 const EHOSTUNREACH: i32 = 113;
-/// Source ports of a dial beyond its first.
-const SOURCE_PORTS: u32 = 8;
 /// Connect requests that wait at the listening identifier of a NIC.
 const BACKLOG: u64 = 128;
 
@@ -747,33 +743,6 @@ fn dials_that_end_within_the_call_blame_whom_they_name() {
             assert_eq!(announcement(&next).asks, asks, "{code}");
             retire(lane + 1);
         }
-        nothing_is_left(fabric);
-    });
-}
-
-/// The source port that the kernel chose for a dial has a connection of TCP: others are tried, and the same lane
-/// connects. Past the limit the lane fails as this side's own, and leaves nothing.
-#[test]
-fn taken_source_port_costs_no_lane() {
-    on(&MANAGED, "managed::taken_source_port_costs_no_lane", |fabric| {
-        let (one, other) = patient_sites(PATIENCE);
-        for (lane, code) in [(10, EADDRINUSE), (20, EADDRNOTAVAIL)] {
-            let met = meeting(&one, &other, Lifecycle(lane));
-            let device = met.dials.nic.device();
-            fabric.run(&format!("fail call {device} rdma_connect {code} times {SOURCE_PORTS}"));
-            met.dial(Lifecycle(lane), &met.waits_body).unwrap();
-            met.retire(Lifecycle(lane));
-        }
-        let met = meeting(&one, &other, LANE);
-        let device = met.dials.nic.device();
-        fabric.run(&format!(
-            "fail call {device} rdma_connect {EADDRINUSE} times {}",
-            SOURCE_PORTS + 1
-        ));
-        let error = met.dial(LANE, &met.waits_body).unwrap_err();
-        assert_eq!((error.side, error.code), (Side::Local, EADDRINUSE), "{error}");
-        met.retire(LANE);
-        another_lane_works(&one, &other, Lifecycle(8));
         nothing_is_left(fabric);
     });
 }
