@@ -16,7 +16,7 @@ const FIXED_INTERVAL_NS: u64 = 50_000_000;
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 /// Version of the address that `ipv6` adds.
 const ROCE_V2: u8 = 2;
-/// Devices of iWARP, which the explorer does not simulate.
+/// Devices of iWARP, by the names of the transport's profiles.
 const IWARP: [&str; 2] = ["siw", "iwarp"];
 /// The default partition of InfiniBand, with full membership.
 pub(crate) const PARTITION: u16 = 0xffff;

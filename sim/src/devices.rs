@@ -2,7 +2,9 @@
 
 use crate::transfers::Traffic;
 use handfast_core::connection::LaneConnections;
-use handfast_transport_sim::verbs::{ENDLESS, PROFILES, Profile, PsnSource, Rebirth, SHM, STRICT};
+use handfast_transport_sim::verbs::{
+    ENDLESS, IRDMA_IWARP, PROFILES, Profile, PsnSource, Rebirth, SHM, SIW, STRICT,
+};
 use handfast_transport_sim::{Backend, BuildConnections, CommandKind, Devices, Faults, Setup};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -58,7 +60,8 @@ impl Ground {
             return Faults { step_failure: true, mute: true, channel: true, ..Faults::ALL };
         }
         let (step_failure, port, address, partition, mute) = (true, true, true, true, true);
-        Faults { step_failure, port, address, partition, mute, ..Faults::ALL }
+        let forgery = self.managed;
+        Faults { step_failure, port, address, partition, mute, forgery, ..Faults::ALL }
     }
 
     /// Description such as `on erdma-compat, Write, a restart goes on`; empty for the bare device.
@@ -102,7 +105,7 @@ impl Ground {
 
 /// Every device that has a name: those of [`PROFILES`], and those that no sweep draws.
 pub fn named_profiles() -> impl Iterator<Item = &'static Profile> {
-    PROFILES.into_iter().chain([&ENDLESS, &SHM])
+    PROFILES.into_iter().chain([&ENDLESS, &SHM, &SIW, &IRDMA_IWARP])
 }
 
 /// The device of a name.

@@ -269,6 +269,7 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
             Action::FailStep(..) => &mut faults.step_failure,
             Action::ProtectionError(..) => &mut faults.protection,
             Action::BreakChannel(..) => &mut faults.channel,
+            Action::ForgeRequest(..) | Action::ForgeAnswer(_) => &mut faults.forgery,
             Action::Disturb(disturbance) => match disturbance.subject {
                 Subject::Port => &mut faults.port,
                 Subject::Address => &mut faults.address,

@@ -96,6 +96,10 @@ pub enum Action {
     LoseNotice(u64, usize),
     /// A connect request arrives, and a copy of it stays in flight.
     RepeatRequest(u64),
+    /// A stranger dials a lane of a NIC.
+    ForgeRequest(usize, Lifecycle),
+    /// A stranger answers a dial.
+    ForgeAnswer(u64),
     /// The time of a dial, or of the wait for the peer's, is over.
     DialOverdue(usize, Lifecycle),
     /// The application of a site unregisters the memory that peers may access.
@@ -479,6 +483,8 @@ impl World {
             Action::Notice(link, side) => self.deliver_notice(*link, *side, step),
             Action::LoseNotice(link, side) => self.lose_notice(*link, *side),
             Action::RepeatRequest(link) => self.repeat_request(*link, step),
+            Action::ForgeRequest(nic, lane) => self.forge_request(*nic, *lane, step),
+            Action::ForgeAnswer(link) => self.forge_answer(*link),
             Action::DialOverdue(site, lane) => {
                 self.check_overdue((*site, *lane), choice.cost, step);
                 self.dial_overdue(*site, *lane, step);
@@ -551,6 +557,8 @@ impl World {
             Action::Notice(..)
             | Action::LoseNotice(..)
             | Action::RepeatRequest(_)
+            | Action::ForgeRequest(..)
+            | Action::ForgeAnswer(_)
             | Action::DialOverdue(..) => self.describe_connection(action),
             Action::Frame(..)
             | Action::Piece(..)

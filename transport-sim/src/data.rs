@@ -5,6 +5,7 @@
 //! decides, and the world performs its outputs.
 
 use crate::breaker::Breakers;
+use crate::completions::{EarlyWrites, SCRATCH};
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::progress::{Fence, Progress, ProgressList};
@@ -16,8 +17,8 @@ use handfast_core::node::Failure;
 use handfast_core::policy::{RailPlan, plan_rails};
 use handfast_core::target::{self, TargetConfig, TargetOutput, TargetTimer};
 use handfast_core::transfer::{
-    Affinity, BatchId, BatchReport, Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan,
-    Request, Sent, SliceId, TransferLimits, Work,
+    Affinity, BatchId, BatchReport, Completion, Direction, LocalSpan, RemoteSpan, Request, Sent,
+    SliceId, TransferLimits, Work,
 };
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
@@ -99,6 +100,9 @@ pub(crate) struct SiteData {
     /// Lanes that their targets reported as drained.
     pub(crate) drained: Vec<Lifecycle>,
     pub(crate) breakers: Breakers,
+    /// Writes that a device has completed before they arrived, and the byte that shows them.
+    pub(crate) early: EarlyWrites,
+    pub(crate) scratch: Keys,
 }
 
 /// The data of all sites.
@@ -163,13 +167,22 @@ impl World {
         let window: Vec<u8> =
             each().flat_map(|(index, transfer)| at_first(index, transfer, run)).collect();
         let local: Vec<u8> = each().flat_map(|(index, _)| written(index)).collect();
+        let profile = self.setup.devices.profile;
+        let sink = if profile.sink_needs_remote_write { Access::ALL } else { Access::LOCAL };
         let verbs = &mut self.fabric.verbs;
         let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
-        let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
+        let local = verbs.register(site, LOCAL, local, sink).ok()?;
+        let scratch = match profile.completes_early {
+            true => verbs.register(site, SCRATCH, vec![0], sink).ok()?,
+            false => local,
+        };
+        let early = EarlyWrites::default();
         let (targets, probing, drained) = (Vec::new(), Vec::new(), Vec::new());
         let breakers = Breakers::default();
         let state = Window::Registered;
-        Some(SiteData { window, state, local, targets, probing, drained, breakers })
+        let data =
+            SiteData { window, state, local, targets, probing, drained, breakers, early, scratch };
+        Some(data)
     }
 
     /// Handles the restart of a site: its memory is new, and its submitted transfers are orphaned.
@@ -571,45 +584,6 @@ impl World {
         }
     }
 
-    /// Returns the side charged with failed work, as the transport of a real device reports it. A
-    /// device cannot distinguish a dead peer from its own port being down; its owner can.
-    fn side_of(&self, site: usize, status: Status) -> Side {
-        let backend = self.setup.devices.backend;
-        let side = match status {
-            Status::RemoteAccess => Side::Protection,
-            Status::RemoteInvalid => Side::Configuration,
-            Status::RemoteOperation
-            | Status::RetryExceeded
-            | Status::RnrExceeded
-            | Status::General => Side::Peer,
-            _ => Side::Local,
-        };
-        if backend.forgives_protection() && status.is_refused_access() {
-            return Side::Peer;
-        }
-        match (side, self.port_is_up(site), backend.blames_port_on_peer()) {
-            (Side::Peer, false, false) => Side::Local,
-            (Side::Local, false, true) => Side::Peer,
-            (side, ..) => side,
-        }
-    }
-
-    fn complete(&mut self, nic: usize, at: usize, completion: &WorkCompletion) {
-        let side = self.side_of(nic, completion.status);
-        let cause = error(side, "simulated completion");
-        let status = match (completion.status, side) {
-            (Status::Success, _) => CompletionStatus::Done,
-            (Status::Flushed, _) => CompletionStatus::Flushed,
-            (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause.into()),
-            _ => CompletionStatus::Failed(cause.into()),
-        };
-        let ended = Completion { slice: SliceId::from_bits(completion.wr_id), status };
-        let host = self.host(nic);
-        if let Some(data) = self.data_mut() {
-            data.sites[host].targets[at].machine.handle_completion(NOW, ended);
-        }
-    }
-
     /// Reports the end of a slice to the target of its lane.
     pub(crate) fn end_slice(
         &mut self,
@@ -734,8 +708,12 @@ impl World {
     fn post(&mut self, site: usize, lane: Lifecycle, request: WorkRequest) -> bool {
         let early = self.setup.devices.backend.posts_early();
         let usable = self.fabric.of(site, lane).filter(|qp| (qp.published || early) && !qp.revoked);
-        let Some(&QueuePair { site, number, .. }) = usable else { return false };
-        self.fabric.verbs.post_send(site, number, request).is_ok()
+        let Some(&QueuePair { site: nic, number, .. }) = usable else { return false };
+        let is_taken = self.fabric.verbs.post_send(nic, number, request).is_ok();
+        if is_taken && self.completes_early() {
+            self.note_posted(site, &request);
+        }
+        is_taken
     }
 
     fn report(

@@ -120,7 +120,8 @@ impl World {
             if paid && faults.loss {
                 push(Action::LosePacket(at), 1);
             }
-            if paid && faults.duplication {
+            // A stream has no duplicates.
+            if paid && faults.duplication && !self.setup.devices.profile.connects_managed_only() {
                 push(Action::DuplicatePacket(at), 1);
             }
         }

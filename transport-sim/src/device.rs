@@ -118,6 +118,7 @@ impl World {
                 | Action::Unregister(_)
                 | Action::Notice(..)
                 | Action::RepeatRequest(_)
+                | Action::ForgeRequest(..)
                 | Action::DialOverdue(..)
         );
         by_process && self.mute.contains(&self.host(self.actor(action)))

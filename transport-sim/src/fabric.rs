@@ -240,12 +240,18 @@ impl Fabric {
         site: usize,
         lifecycle: Lifecycle,
         target: Target,
+        Psns { ours, theirs }: Psns,
     ) -> bool {
         let Some(qp) = self.of_mut(site, lifecycle).filter(|qp| !qp.broken) else { return false };
         let (site, number) = (qp.site, qp.number);
         // A single try, as of queue pairs that are connected out of band.
-        let settings =
-            ManagedSettings { reads: READS, peer_reads: READS, timeout: None, retries: 0 };
+        let settings = ManagedSettings {
+            reads: READS,
+            peer_reads: READS,
+            timeout: None,
+            retries: 0,
+            psns: (ours, theirs),
+        };
         let peer = (target.site, target.number);
         let is_connected = self.verbs.connect_managed(site, number, peer, settings);
         if let Some(qp) = self.of_mut(self.host(site), lifecycle).filter(|_| is_connected) {

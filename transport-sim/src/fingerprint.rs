@@ -439,6 +439,9 @@ fn hash_transfers(data: &Data, encoder: &mut Encoder, hash: fn(&Target, &mut Enc
     for site in &data.sites {
         site.probing.iter().for_each(|lane| (1u8, lane).hash(encoder));
         site.drained.iter().for_each(|lane| (2u8, lane).hash(encoder));
+        if !site.early.is_empty() {
+            (3u8, &site.early).hash(encoder);
+        }
         for target in &site.targets {
             hash(target, encoder);
         }

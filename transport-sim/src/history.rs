@@ -78,6 +78,7 @@ impl World {
             | Action::LoseAnswer(..)
             | Action::StallOperation(_)
             | Action::LoseNotice(..)
+            | Action::ForgeAnswer(_)
             | Action::LosePacket(_) => true,
             Action::Call(_, site) | Action::DuplicateCall(_, site) => swallowed(site),
             _ => false,

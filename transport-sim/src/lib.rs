@@ -11,6 +11,7 @@ mod apart;
 mod backend;
 mod breaker;
 mod clock;
+mod completions;
 mod copy;
 mod data;
 mod data_check;

@@ -5,11 +5,12 @@
 //! behind it aborts it. A Retire disconnects, stops and drains the queue pair and destroys it.
 
 mod actions;
+mod forged;
 mod link;
 mod notices;
 
 use crate::copy::copied;
-use crate::fabric::{QueuePair, Target};
+use crate::fabric::{Psns, QueuePair, Target};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::Setup;
 use crate::shared::LaneId;
@@ -59,10 +60,13 @@ pub(crate) struct Managed {
     failed: Vec<(LaneId, Side)>,
     /// The lane that is being retired.
     retiring: Option<LaneId>,
+    /// Lanes that are to be drained, and are not destroyed.
+    ending: Vec<LaneId>,
 }
 
 copied!(Managed {
-    shared: ; lists: machines; rest: links, heard, begun, early, awaiting, failed, retiring
+    shared: ; lists: machines;
+    rest: links, heard, begun, early, awaiting, failed, retiring, ending
 });
 
 impl Managed {
@@ -76,10 +80,11 @@ impl Managed {
     pub(crate) fn encode(&self, encoder: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         // Without a rest, so that a new field is not left out.
-        let Self { machines, links, heard, begun, early, awaiting, failed, retiring } = self;
+        let Self { machines, links, heard, begun, early, awaiting, failed, retiring, ending } =
+            self;
         (machines, links, heard).hash(encoder);
         begun.iter().for_each(|(lane, refused)| (lane, refused.is_some()).hash(encoder));
-        (early, awaiting, retiring).hash(encoder);
+        (early, awaiting, retiring, ending).hash(encoder);
         failed.iter().for_each(|(lane, side)| (lane, side).hash(encoder));
     }
 }
@@ -219,6 +224,9 @@ impl World {
             Ok(LaneProgress::Pending) => failed(Side::Local, "the connect is aborted".into()),
             Ok(progress) => {
                 self.connections_mut(nic).handle_wired(lifecycle);
+                if progress == LaneProgress::Connected {
+                    self.note_first_frame(nic, lifecycle);
+                }
                 if progress == LaneProgress::Awaiting && !self.is_joined(nic, lifecycle) {
                     self.managed.awaiting.push((site, lifecycle));
                     self.managed.awaiting.sort_unstable();
@@ -311,8 +319,12 @@ impl World {
 
     fn perform_connection(&mut self, nic: usize, output: ConnectionOutput, step: &mut Step) {
         match output {
-            ConnectionOutput::Dial { id, data } => self.dial(nic, id.lifecycle, &data),
+            ConnectionOutput::Dial { id, data } => {
+                self.check_use(nic, id.lifecycle, step);
+                self.dial(nic, id.lifecycle, &data);
+            }
             ConnectionOutput::Accept { id, request, data } => {
+                self.check_use(nic, id.lifecycle, step);
                 self.accept(nic, (id.lifecycle, request.0), &data, step);
             }
             ConnectionOutput::Reject { request, data } => {
@@ -322,13 +334,28 @@ impl World {
             ConnectionOutput::Disconnect { id } => self.disconnect(nic, id.lifecycle),
             ConnectionOutput::Destroy { id } => self.destroy_managed(nic, id.lifecycle, step),
             // The operations of the node stop and drain the queue pair.
-            ConnectionOutput::Failed { .. } | ConnectionOutput::Drain { .. } => {}
+            ConnectionOutput::Drain { id } => {
+                self.managed.ending.push((self.host(nic), id.lifecycle));
+                self.managed.ending.sort_unstable();
+            }
+            ConnectionOutput::Failed { .. } => {}
+        }
+    }
+
+    /// Checks that a queue pair which is dialled or accepted with is not to be drained.
+    fn check_use(&self, nic: usize, lifecycle: Lifecycle, step: &mut Step) {
+        let lane = (self.host(nic), lifecycle);
+        if self.managed.ending.contains(&lane) {
+            let own = self.describe_own(lane.0, lifecycle);
+            let detail = format!("{own} is connected, and is to be drained");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
         }
     }
 
     /// Destroys a queue pair whose machine has no further use of it. A retirement does so itself.
     fn destroy_managed(&mut self, nic: usize, lifecycle: Lifecycle, step: &mut Step) {
         let lane = (self.host(nic), lifecycle);
+        self.managed.ending.retain(|known| *known != lane);
         if self.managed.retiring == Some(lane) {
             return;
         }
@@ -366,7 +393,8 @@ impl World {
             self.managed.early.push(lane);
             self.managed.early.sort_unstable();
         }
-        self.fabric.connect_managed(site, lifecycle, target)
+        let psns = Psns { ours: self.psn(local), theirs: self.psn(believed) };
+        self.fabric.connect_managed(site, lifecycle, target, psns)
     }
 
     /// Whether a queue pair was accepted before its node has connected it, and nothing was posted on
@@ -410,6 +438,7 @@ impl World {
         self.managed.early.retain(|(site, _)| *site != host);
         self.managed.awaiting.retain(|(site, _)| *site != host);
         self.managed.failed.retain(|((site, _), _)| *site != host);
+        self.managed.ending.retain(|(site, _)| *site != host);
         self.end_links(nic, run);
     }
 }

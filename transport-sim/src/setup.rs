@@ -98,6 +98,8 @@ faults! {
     stranger "stranger",
     /// The connection of a same-host channel breaks while both processes live.
     channel "channel",
+    /// A stranger dials a lane, or answers a dial, without the token.
+    forgery "forgery",
 }
 
 impl Faults {

@@ -69,6 +69,7 @@ impl World {
             Action::Notice(link, side) => self.site_of_link(*link, *side),
             Action::LoseNotice(link, side) => self.sender_of_link(*link, *side),
             Action::RepeatRequest(link) => self.site_of_link(*link, 1),
+            Action::ForgeAnswer(link) => self.site_of_link(*link, 0),
             Action::Call(_, site)
             | Action::DuplicateCall(_, site)
             | Action::Timer(site, _)
@@ -85,6 +86,7 @@ impl World {
             | Action::SeeDeath(site, _)
             | Action::BreakChannel(site, _)
             | Action::Unregister(site)
+            | Action::ForgeRequest(site, _)
             | Action::DialOverdue(site, _)
             | Action::Restart(site) => *site,
         }

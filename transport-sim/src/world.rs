@@ -623,6 +623,8 @@ impl World {
             return;
         };
         qp.published = true;
+        let nic = qp.site;
+        self.check_first_frame(nic, local.lifecycle, step);
         self.remember_success(site, path);
         if remote.is_legacy() && !self.flows(site, local.lifecycle) {
             let own = self.describe_own(site, local.lifecycle);

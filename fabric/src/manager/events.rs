@@ -142,6 +142,7 @@ impl State {
                 peer_reads: it.reads.1,
                 timeout: it.options.timeout,
                 retries: it.retries,
+                psns: (0, 0),
             };
             Some((it.peer?, settings))
         });

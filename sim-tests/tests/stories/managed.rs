@@ -4,8 +4,8 @@ use crate::nightly;
 use crate::transfers::holds;
 use handfast_core::connection::LaneConnections;
 use handfast_sim::{Case, Ending, Explorer, Ground, Scenario};
-use handfast_transport_sim::verbs::ERDMA_STANDARD;
-use handfast_transport_sim::{Operations, Oracle};
+use handfast_transport_sim::verbs::{ERDMA_STANDARD, IRDMA_IWARP, Profile, RXE, SIW};
+use handfast_transport_sim::{Faults, Operations, Oracle};
 
 /// Opens, closes and restarts of two nodes.
 const SCENARIOS: [Scenario; 6] = [
@@ -18,8 +18,17 @@ const SCENARIOS: [Scenario; 6] = [
 ];
 
 fn case(scenario: Scenario, operations: Operations, faults_max: u32) -> Case {
+    on(&ERDMA_STANDARD, scenario, operations, faults_max)
+}
+
+fn on(
+    profile: &'static Profile,
+    scenario: Scenario,
+    operations: Operations,
+    faults_max: u32,
+) -> Case {
     Case {
-        devices: Ground::managed_on(&ERDMA_STANDARD, None),
+        devices: Ground::managed_on(profile, None),
         operations,
         prune: true,
         ..Case::shipping(scenario, faults_max)
@@ -50,6 +59,43 @@ fn managed_lane_of_one_side_survives_two_faults() {
     for scenario in [Scenario::LowerOpens, Scenario::HigherOpens] {
         holds(&case(scenario, Operations::AtOnce, 2));
         holds(&case(scenario, Operations::Stepwise, 1));
+    }
+}
+
+/// The same worlds on the other devices of iWARP, where the dialler sends the first frame.
+#[test]
+fn managed_lanes_on_iwarp_survive_a_fault() {
+    for profile in [&SIW, &IRDMA_IWARP] {
+        for scenario in SCENARIOS {
+            holds(&on(profile, scenario, Operations::AtOnce, 1));
+            holds(&on(profile, scenario, Operations::Stepwise, 0));
+        }
+        holds(&on(profile, Scenario::OpenAgainstClose, Operations::AtOnce, u32::from(nightly())));
+        holds(&on(profile, Scenario::OpenAgainstClose, Operations::Stepwise, 0));
+    }
+}
+
+/// Soft-RoCE through the connection manager: the listener is established by a last message, which may be
+/// lost, and requests may be repeated.
+#[test]
+fn managed_lanes_on_roce_survive_a_fault() {
+    for scenario in SCENARIOS {
+        holds(&on(&RXE, scenario, Operations::AtOnce, 1));
+        holds(&on(&RXE, scenario, Operations::Stepwise, 0));
+    }
+    holds(&on(&RXE, Scenario::OpenAgainstClose, Operations::AtOnce, u32::from(nightly())));
+    holds(&on(&RXE, Scenario::OpenAgainstClose, Operations::Stepwise, 0));
+}
+
+/// A stranger who knows everything but the tokens is connected to nobody.
+#[test]
+fn stranger_is_connected_to_nobody() {
+    let faults = Faults { forgery: true, crash: true, ..Faults::NONE };
+    for profile in [&ERDMA_STANDARD, &RXE] {
+        for scenario in [Scenario::LowerOpens, Scenario::HigherOpens] {
+            holds(&Case { faults, ..on(profile, scenario, Operations::AtOnce, 2) });
+            holds(&Case { faults, ..on(profile, scenario, Operations::Stepwise, 1) });
+        }
     }
 }
 

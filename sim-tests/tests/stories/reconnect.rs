@@ -3,7 +3,7 @@
 
 use crate::nightly;
 use handfast_sim::{Case, Ending, Explorer, Ground, Scenario, Traffic};
-use handfast_transport_sim::verbs::{PROFILES, Profile};
+use handfast_transport_sim::verbs::{MANAGED_PROFILES, PROFILES, Profile, RXE};
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
@@ -29,6 +29,12 @@ fn case(profile: &'static Profile, operations: Operations, faults_max: u32) -> C
         operations,
         ..Case::shipping(Scenario::Reconnect, faults_max)
     }
+}
+
+/// The same through the connection manager.
+fn managed(profile: &'static Profile, operations: Operations, faults_max: u32) -> Case {
+    let devices = Ground::managed_on(profile, Some(Traffic::Write));
+    Case { devices, ..case(profile, operations, faults_max) }
 }
 
 /// End of an exploration, with its number of events.
@@ -75,6 +81,17 @@ fn recreated_queue_pairs_reconnect_everywhere() {
         let _ = writeln!(table, "{}: {}", profile.name, columns.join("; "));
     }
     assert_snapshot("reconnect", &table);
+}
+
+/// The same through the connection manager, on devices that connect in no other way and on soft-RoCE.
+#[test]
+fn managed_queue_pairs_reconnect_everywhere() {
+    for profile in MANAGED_PROFILES.into_iter().chain([&RXE]) {
+        for operations in [Operations::AtOnce, Operations::Stepwise] {
+            let case = managed(profile, operations, 1);
+            assert_eq!(ending(&case, Backend::Shipping, &[]), "holds", "{}", profile.name);
+        }
+    }
 }
 
 /// A connection torn down twice recovers on every device.

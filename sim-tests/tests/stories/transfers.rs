@@ -7,7 +7,7 @@ use handfast_sim::{
     Traffic, next_fair_event,
 };
 use handfast_transport_sim::verbs::{
-    ENDLESS, ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, Rebirth, STRICT,
+    ENDLESS, ERDMA_COMPAT, ERDMA_STANDARD, MANAGED_PROFILES, PROFILES, Profile, Rebirth, STRICT,
 };
 use handfast_transport_sim::{Action, Backend, Choice, Faults, Operations, Oracle, Step, World};
 
@@ -35,6 +35,12 @@ fn case(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max:
         prune: true,
         ..Case::shipping(Scenario::Transfers, faults_max)
     }
+}
+
+/// The same through the connection manager.
+fn managed(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max: u32) -> Case {
+    let devices = Ground::managed_on(profile, Some(traffic));
+    Case { devices, ..case(traffic, profile, faults, faults_max) }
 }
 
 pub(super) fn explore(case: &Case, start: &World) -> Report {
@@ -95,6 +101,26 @@ fn every_device_survives_packet_faults() {
         }
     }
     holds(&case(Traffic::WriteAndRead, &STRICT, HARSH, 1));
+}
+
+/// Devices that connect through the connection manager alone. Writes of iWARP complete once they are sent.
+#[test]
+fn managed_transfers_end_well_without_a_fault() {
+    for profile in MANAGED_PROFILES {
+        for traffic in Traffic::ALL {
+            holds(&managed(traffic, profile, Faults::NONE, 0));
+        }
+    }
+}
+
+/// The same devices survive a restart, an error, and a lost or late packet.
+#[test]
+fn managed_transfers_survive_packet_faults() {
+    for profile in MANAGED_PROFILES {
+        for traffic in [Traffic::Write, Traffic::Read, Traffic::GivenUp] {
+            holds(&managed(traffic, profile, HARSH, 1));
+        }
+    }
 }
 
 #[test]

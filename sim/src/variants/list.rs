@@ -10,7 +10,7 @@ use handfast_transport_sim::verbs::{ENDLESS, ERDMA_COMPAT, STRICT};
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle};
 
 /// The variants of nodes, targets and devices.
-pub const OF_LANES: &[Entry] = &[
+pub(super) const OF_LANES: &[Entry] = &[
     Entry {
         id: "SO-1",
         name: "ReplacedByRequest",

@@ -33,6 +33,9 @@ impl World {
                 }
             }
         }
+        if paid && faults.forgery {
+            self.push_forged(choices);
+        }
         self.push_overdue(paid, choices);
     }
 
@@ -149,6 +152,11 @@ impl World {
             Action::Notice(id, side) => format!("arrives: {}", notice(id, *side)),
             Action::LoseNotice(id, side) => format!("is lost: {}", notice(id, *side)),
             Action::RepeatRequest(id) => format!("arrives, and again: {}", notice(id, LISTENER)),
+            Action::ForgeRequest(nic, lifecycle) => {
+                let own = self.describe_own(self.host(*nic), *lifecycle);
+                format!("a stranger dials {own}")
+            }
+            Action::ForgeAnswer(id) => format!("a stranger answers connection {id}"),
             Action::DialOverdue(site, lifecycle) => {
                 format!("{} is not connected in time", self.describe_own(*site, *lifecycle))
             }

@@ -51,8 +51,10 @@ pub(super) struct Link {
     /// The same, also after that.
     pub(super) places: [Option<Place>; 2],
     pub(super) nics: [usize; 2],
-    /// The pair that the dialler means.
-    pub(super) meant: Pair,
+    /// The pair that the dialler means; none if it is a stranger.
+    pub(super) meant: Option<Pair>,
+    /// Whether the dialler has sent a frame on the connection.
+    pub(super) has_sent: bool,
     pub(super) request: Request,
     /// On their way to the dialler and to the listener, in order.
     pub(super) inboxes: [Vec<Notice>; 2],

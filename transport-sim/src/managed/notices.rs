@@ -12,10 +12,35 @@ impl World {
         self.managed.links.iter().position(|link| link.id == id)
     }
 
+    pub(super) fn free_link(&self) -> u64 {
+        (1..).find(|id| self.link(*id).is_none()).unwrap_or_default()
+    }
+
     /// The link of a queue pair, and its side.
     fn link_of(&self, place: Place) -> Option<(usize, usize)> {
         let side = |link: &Link| link.ends.iter().position(|end| *end == Some(place));
         self.managed.links.iter().enumerate().find_map(|(at, link)| Some((at, side(link)?)))
+    }
+
+    /// Notes the first frame of a dialler, whose connect ends once it is answered.
+    pub(super) fn note_first_frame(&mut self, nic: usize, lifecycle: Lifecycle) {
+        let link = self.place(nic, lifecycle).and_then(|place| self.link_of(place));
+        if let Some((at, DIALLER)) = link {
+            self.managed.links[at].has_sent = true;
+        }
+    }
+
+    /// Checks that a listener of iWARP may send: the dialler sends the first frame.
+    pub(crate) fn check_first_frame(&self, nic: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if !self.is_managed() || !self.ends_by_accept() {
+            return;
+        }
+        let link = self.place(nic, lifecycle).and_then(|place| self.link_of(place));
+        if link.is_some_and(|(at, side)| side == LISTENER && !self.managed.links[at].has_sent) {
+            let own = self.describe_own(self.host(nic), lifecycle);
+            let detail = format!("{own} is in use before the first frame of the dialler");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+        }
     }
 
     /// Whether the listener's exchange ends as it accepts, as on iWARP; otherwise by a last message.
@@ -28,7 +53,7 @@ impl World {
         let host = self.host(nic);
         let bound = self.connections(nic).bound_to(lifecycle).map(|lane| lane.announcement);
         let Some(peer) = bound else { return };
-        let id = (1..).find(|id| self.link(*id).is_none()).unwrap_or_default();
+        let id = self.free_link();
         let listener = usize::from(peer.address.port()) - 1;
         debug_assert!(listener < self.sites.len() && self.fabric.of(host, lifecycle).is_some());
         self.managed.links.push(Link {
@@ -36,7 +61,8 @@ impl World {
             ends: [Some(place), None],
             places: [Some(place), None],
             nics: [nic, listener],
-            meant: node_pair(peer.pair),
+            meant: Some(node_pair(peer.pair)),
+            has_sent: false,
             request: Request::OnItsWay,
             inboxes: [Vec::new(), vec![Notice::Request(data.encode())]],
         });
@@ -58,12 +84,12 @@ impl World {
         let link = &mut self.managed.links[at];
         link.request = Request::Answered(place.run);
         let (meant, dialler) = (link.meant, link.ends[DIALLER]);
-        if meant != own {
-            let detail = format!(
-                "{} accepts a connection that is meant for {}",
-                self.describe_pair(own),
-                self.describe_pair(meant)
-            );
+        if meant != Some(own) {
+            let meant = meant.map_or("a stranger's".to_owned(), |meant| {
+                format!("meant for {}", self.describe_pair(meant))
+            });
+            let own = self.describe_pair(own);
+            let detail = format!("{own} accepts a connection that is {meant}");
             step.violations.push(Violation::new(Oracle::Agreement, detail));
         }
         let Some(other) = dialler.filter(|other| self.exists(*other)) else {
@@ -153,7 +179,10 @@ impl World {
         let Place { nic, lifecycle, .. } = place;
         let lane = ConnectionId { lifecycle, place: PLACE };
         // It may have disconnected meanwhile, which the dialler hears next.
-        let Some(other) = self.managed.links[at].places[LISTENER] else { return };
+        let Some(other) = self.managed.links[at].places[LISTENER] else {
+            // A stranger has answered.
+            return self.connections_mut(nic).handle_established(lane, data);
+        };
         if !self.join(nic, lifecycle, other, step) {
             return self.connections_mut(nic).handle_failed(lane, Cause::Local);
         }
@@ -254,11 +283,12 @@ impl World {
     pub(super) fn check_established(&mut self, nic: usize, id: ConnectionId, step: &mut Step) {
         let Some(place) = self.place(nic, id.lifecycle) else { return };
         let known = self.connections(nic).peer(id).map(|peer| node_pair(peer.pair));
-        let link = self.link_of(place).map(|(at, side)| (&self.managed.links[at], side));
-        let other = link.and_then(|(link, side)| link.places[1 - side]);
-        if other.is_some_and(|other| known != Some(self.pair_at(other))) {
+        let Some((at, side)) = self.link_of(place) else { return };
+        let other = self.managed.links[at].places[1 - side];
+        if other.is_none_or(|other| known != Some(self.pair_at(other))) {
             let own = self.describe_pair(self.pair_at(place));
-            let detail = format!("{own} is connected to {other:?}, and takes it for {known:?}");
+            let other = other.map_or("a stranger".to_owned(), |other| format!("{other:?}"));
+            let detail = format!("{own} is connected to {other}, and takes it for {known:?}");
             step.violations.push(Violation::new(Oracle::Agreement, detail));
         }
     }

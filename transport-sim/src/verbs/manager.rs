@@ -20,6 +20,9 @@ pub struct ManagedSettings {
     pub timeout: Option<u8>,
     /// Retries after the timeout.
     pub retries: u8,
+    /// First sequence number of the queue pair and of the peer: the connection manager draws them, and
+    /// each stream of iWARP has its own.
+    pub psns: (u32, u32),
 }
 
 impl Fabric {
@@ -40,7 +43,7 @@ impl Fabric {
         (qp.state, qp.asked) = (QpState::Rts, QpState::Rts);
         qp.port = Some(1);
         qp.bond = Some(Bond { host: peer.0 as u16, number: peer.1 });
-        (qp.next_psn, qp.expected_psn) = (0, 0);
+        (qp.next_psn, qp.expected_psn) = settings.psns;
         qp.path_mtu = mtu;
         (qp.max_rd_atomic, qp.max_dest_rd_atomic) = (settings.reads, settings.peer_reads);
         (qp.timeout, qp.rnr_retry) = (settings.timeout.unwrap_or(TIMEOUT), RETRIES);
