@@ -12,7 +12,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(30_000);
 /// A look at the proofs of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProofLook {
-    /// What is accepted has changed since the look before it.
+    /// The accepted proofs are not those of the look before it.
     pub is_first: bool,
     /// The look before it was the first after a change.
     pub follows_first: bool,

@@ -125,7 +125,7 @@ fn a_lane_is_wired_once_and_only_towards_what_can_be_wired() {
     let is_managed = one.nic.uses_connection_manager();
     let mine = one.nic.create(LANE, &[1]).unwrap();
     let theirs = other.nic.create(LANE, &[2]).unwrap();
-    let of_both = vec![
+    let of_both = [
         Body { rd_atomic: 0, ..theirs.clone() },
         Body { queue_pairs: vec![], psns: vec![], ..theirs.clone() },
     ];

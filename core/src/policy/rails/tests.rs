@@ -58,7 +58,7 @@ fn two_up(with_tcp: bool) -> Rails {
     rails
 }
 
-/// A rail waits for the lane that it has asked for until that is up. TCP beside working rails waits for no lane.
+/// A rail waits for the lane that it has asked for until that is up. TCP waits for no lane while rails work.
 #[test]
 fn rail_waits_for_the_lane_that_it_asked_for() {
     let mut rails = rails(2, true);

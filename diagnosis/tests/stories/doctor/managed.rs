@@ -223,7 +223,7 @@ fn silence_on_an_iwarp_lane_is_no_filter_of_roce() {
 /// Adds a device to a scene.
 type Add = fn(&mut Scene);
 
-/// Devices that cannot be used leave the judgement of a lane as it is: silence on iWARP is no filter of RoCE beside them.
+/// Devices that cannot be used leave the judgement of a lane as it is: silence on iWARP is no filter of RoCE.
 #[test]
 fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
     let efa = |scene: &mut Scene| {
@@ -250,7 +250,7 @@ fn unusable_device_beside_iwarp_is_no_filter_of_roce() {
     }
 }
 
-/// Where both kinds of devices can be used, the one that the failure names decides.
+/// The device that a failure names decides, of two kinds that can be used.
 #[test]
 fn silence_is_that_of_the_device_that_is_named() {
     let mut own = iwarp_at("10.2.0.7");
