@@ -298,7 +298,7 @@ async fn half_open_handshakes_keep_no_peer_out() {
     let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
     let here = Files::of_certificate(&[&fleet], &fleet.issue(&["a.example"]));
     let limits = EngineLimits::default().with(|it| it.control_connections_max = PLACES);
-    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(500));
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_secs(3));
     let builder = there.certificate(listening().limits(limits)).timing(timing);
     let owner = Owner::start_from(builder, BYTES).await;
     let head = AuthHelloHead { version: AUTH_TLS, key: String::new() }.encode();

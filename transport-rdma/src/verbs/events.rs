@@ -63,9 +63,9 @@ pub(super) fn acknowledge(context: &Context, mut event: RawEvent) {
 ///
 /// # Errors
 /// The value of errno; what was taken before is in the list.
-pub(super) fn take_some<T>(
-    taken: &mut Vec<T>,
-    mut take: impl FnMut() -> Result<T, i32>,
+pub(super) fn take_some(
+    taken: &mut Vec<Heard>,
+    mut take: impl FnMut() -> Result<Heard, i32>,
 ) -> Result<(), i32> {
     while taken.len() < EVENTS_PER_LOOK {
         match take() {

@@ -90,7 +90,7 @@ pub(super) struct Manager {
     system_name: String,
     port: u8,
     channel: Arc<EventChannel>,
-    /// The address that peers dial; its port is this opening's alone.
+    /// The address that peers dial.
     pub(super) address: SocketAddr,
     /// The key of the partition of that address, on InfiniBand.
     partition: Option<u16>,
@@ -535,7 +535,6 @@ impl Manager {
                 let connected = self.on_queue_pair(shared, id, |pair, reads| {
                     identifier.connect(pair, &data, reads)
                 });
-                self.table.lock().on_dial_step(id, DialStep::Connect);
                 if let Err(code) = connected {
                     let target = self.table.lock().another_port(id, code);
                     if let Some(target) = target {
@@ -543,6 +542,7 @@ impl Manager {
                     }
                     self.note_taken_port(id, &identifier, code);
                 }
+                self.table.lock().on_dial_step(id, DialStep::Connect);
                 (id, connected.map_err(|code| ("rdma_connect", code)))
             }
             Action::Accept { id, identifier, data } => {

@@ -6,7 +6,7 @@ use super::identifier::{Event, kinds};
 use super::table::{DialStep, Stage};
 use super::{Manager, Shared};
 use crate::verbs::context::errno;
-use crate::verbs::events::take_some;
+use crate::verbs::events::EVENTS_PER_LOOK;
 use handfast_core::connection::{Cause, ConnectionId};
 use handfast_core::transport::Side;
 use std::io::Read;
@@ -36,12 +36,16 @@ impl Manager {
             }
             let ready = watched.iter().skip(2).zip(&reaching).filter(|(it, _)| it.revents != 0);
             ready.for_each(|(_, (id, _))| self.on_reach(&shared, *id));
-            // Connect requests without end delay neither the end of the NIC nor the test connections.
-            let mut events = Vec::new();
-            let taken = take_some(&mut events, || self.channel.take());
-            events.into_iter().for_each(|event| self.hear(&shared, event));
-            if let Err(code) = taken {
-                return shared.lose(self.context.failed("rdma_get_cm_event", code));
+            // Connect requests without end delay neither the end of the NIC nor the test connections. A
+            // request has its number once it is heard, and the next event may be its end.
+            for _ in 0..EVENTS_PER_LOOK {
+                match self.channel.take() {
+                    Ok(event) => self.hear(&shared, event),
+                    Err(libc::EAGAIN | libc::EINTR) => break,
+                    Err(code) => {
+                        return shared.lose(self.context.failed("rdma_get_cm_event", code));
+                    }
+                }
             }
         }
     }

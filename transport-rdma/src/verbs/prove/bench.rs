@@ -63,7 +63,7 @@ pub(super) struct Site {
 /// Two queue pairs that are connected with each other.
 pub(super) struct Pair {
     /// Of the connection manager. They end before the queue pairs.
-    _identifiers: Option<[BareIdentifier; 2]>,
+    identifiers: Option<[BareIdentifier; 2]>,
     pub(super) requester: Arc<BareQueuePair>,
     pub(super) responder: Arc<BareQueuePair>,
 }
@@ -281,9 +281,9 @@ impl Bench {
             let both = (&requester, &responder);
             let connected = manager.connect((*own, *target), both, self.deadline.get());
             let identifiers = connected.map_err(|(step, code)| Refused { step, code })?;
-            return Ok(Pair { _identifiers: Some(identifiers), requester, responder });
+            return Ok(Pair { identifiers: Some(identifiers), requester, responder });
         }
-        let pair = Pair { _identifiers: None, requester, responder };
+        let pair = Pair { identifiers: None, requester, responder };
         self.connect(1, &pair.responder, pair.requester.number(), wiring)?;
         self.connect(0, &pair.requester, pair.responder.number(), wiring)?;
         Ok(pair)
@@ -416,14 +416,19 @@ impl Bench {
         }
     }
 
-    /// Waits until the connection manager reports the end of a connection whose request failed: on iWARP the queue
-    /// pair takes requests for a moment after that completion.
-    pub(super) fn await_disconnect(&self) -> Result<(), String> {
-        let Some(Dialling { manager, .. }) = &self.dialling else { return Ok(()) };
+    /// Waits until the connection manager reports the end of the requester's connection, whose request failed: on iWARP
+    /// the queue pair takes requests for a moment after that completion.
+    pub(super) fn await_disconnect(&self, pair: &Pair) -> Result<(), String> {
+        let (Some(Dialling { manager, .. }), Some([requester, _])) =
+            (&self.dialling, &pair.identifiers)
+        else {
+            return Ok(());
+        };
+        let end = (kinds::DISCONNECTED, requester.number());
         let until = self.deadline.get().min(Instant::now() + DISCONNECT_MAX);
         while Instant::now() < until {
             match manager.event() {
-                Ok(Some(event)) if event.kind == kinds::DISCONNECTED => return Ok(()),
+                Ok(Some(event)) if (event.kind, event.number) == end => return Ok(()),
                 Ok(Some(_)) => {}
                 Ok(None) => thread::sleep(LOOK_AGAIN),
                 Err(code) => return Err(format!("rdma_get_cm_event returned {code}")),

@@ -258,7 +258,7 @@ pub(super) fn local_key(bench: &Bench) -> Outcome {
 pub(super) fn late_post(bench: &Bench) -> Outcome {
     let pair = working(bench)?;
     broken(bench, &pair)?;
-    bench.await_disconnect()?;
+    bench.await_disconnect(&pair)?;
     let began = Instant::now();
     let late = bench.request(BareKind::Write, BYTES);
     behaviour(match bench.end_of(&pair.requester, &late, SILENCE)? {

@@ -54,7 +54,7 @@ fn side_that_has_dialled_sends_the_first_frame() {
     });
 }
 
-/// A dial whose first read is not answered reads again, five times in all, and ends by its time. One that is answered late
+/// A dial whose first read is not answered reads again, up to five times in all, and ends by its time. One that is answered late
 /// connects.
 #[test]
 fn dial_reads_again_until_it_is_answered() {
@@ -70,7 +70,7 @@ fn dial_reads_again_until_it_is_answered() {
         let error = met.dial(LANE, &met.waits_body).unwrap_err();
         assert!(error.detail.contains("did not answer a read in time"), "{error}");
         let reads = met.dials.nic.counters().probes;
-        assert!((2..=READS_MAX).contains(&reads), "{reads} reads");
+        assert!((3..=READS_MAX).contains(&reads), "{reads} reads");
         fabric.run(&format!("release completions {dialler}"));
         met.retire(LANE);
         let met = meeting(&one, &other, SECOND);
