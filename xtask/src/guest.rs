@@ -371,6 +371,10 @@ fn in_one_boot(
     if hosts > 1 {
         log += "-two-hosts";
     }
+    // Two boots of a step have a log each.
+    if chosen.iter().all(|tests| tests.binary == PROGRAM.binary) {
+        log += "-program";
+    }
     command.args(["guest", "--hosts", &hosts.to_string(), "--nics", driver]);
     command.args(["--limit", ONE_HOST_SECONDS_MAX]);
     command.args(["--", "sh", "-c", &script]);

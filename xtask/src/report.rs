@@ -120,7 +120,8 @@ impl Stage<'_> {
 
 /// Turns the reason of a skipped step into a failure where its stage is one of the required, by their names.
 fn as_required(error: anyhow::Error, stage: &str, required: Option<&str>) -> anyhow::Error {
-    let is_required = required.is_some_and(|names| names.split(',').any(|name| name == stage));
+    let mut names = required.into_iter().flat_map(|names| names.split(','));
+    let is_required = names.any(|name| name.trim() == stage);
     if !is_required || !error.is::<Skipped>() {
         return error;
     }
@@ -260,7 +261,7 @@ mod tests {
         };
         assert_eq!(judged(skipped("no QEMU"), None), (true, false));
         assert_eq!(judged(skipped("no QEMU"), Some("fleet,guests")), (true, false));
-        assert_eq!(judged(skipped("no QEMU"), Some("fleet,guest")), (false, true));
+        assert_eq!(judged(skipped("no QEMU"), Some("fleet, guest")), (false, true));
         assert_eq!(judged(anyhow!("broken"), Some("guest")), (false, true));
         assert_eq!(judged(anyhow!("broken"), None), (false, true));
     }

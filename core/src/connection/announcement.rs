@@ -86,7 +86,8 @@ impl FromStr for Announcement {
             asks |= word == ASKS;
             is_iwarp |= word == IWARP;
             if let Some(key) = word.strip_prefix(PARTITION) {
-                partition = u16::from_str_radix(key, 16).ok();
+                let is_key = key.len() == 4 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+                partition = u16::from_str_radix(key, 16).ok().filter(|_| is_key);
             }
         }
         let pair = Pair { incarnation, lifecycle };
@@ -141,7 +142,7 @@ mod tests {
         {
             assert_eq!(it.to_string().parse(), Ok(it));
         }
-        let unknown = announcement().to_string() + " pkey=+word";
+        let unknown = announcement().to_string() + " pkey=+801";
         assert_eq!(unknown.parse(), Ok(announcement()));
     }
 

@@ -274,8 +274,12 @@ impl LaneConnections {
     }
 
     /// Notes what a peer announced in a request that was accepted: its connect request may come before
-    /// [`LaneConnections::connect`]. Ignored for a pair that a lane is connected to, or is to be.
+    /// [`LaneConnections::connect`]. Ignored for a pair that a lane is connected to, or is to be, and for queue
+    /// pairs of another kind.
     pub fn handle_announcement(&mut self, peer: Option<&str>, lane: AnnouncedLane) {
+        if lane.announcement.is_iwarp != self.is_iwarp {
+            return;
+        }
         let pair = lane.announcement.pair;
         let mut bound = self.lanes.values().filter_map(|lane| lane.remote.as_ref());
         if bound.any(|remote| remote.announcement.pair == pair) {

@@ -592,9 +592,9 @@ impl Manager {
                 // The error of the failure names the peer's address.
                 Some(_) => entry.status = code,
                 None => {
-                    let error = || {
-                        failed_dial(&self.context, (call, code), self.address.ip(), entry.target)
-                    };
+                    let target = entry.target.filter(|_| entry.times.is_some());
+                    let error =
+                        || failed_dial(&self.context, (call, code), self.address.ip(), target);
                     let error = left.clone().unwrap_or_else(error);
                     entry.error.get_or_insert(error);
                 }

@@ -52,7 +52,9 @@ impl Other {
 pub(crate) fn host() -> Option<u8> {
     let there = nics().map(|nic| std::fs::exists(format!("/sys/class/infiniband/{nic}")).unwrap());
     let one_nic = there == [true, false];
-    let host = std::env::var("HANDFAST_HOST").ok().filter(|_| one_nic);
+    let is_one_of_two = std::env::var("HANDFAST_HOSTS").is_ok_and(|hosts| hosts == "2");
+    assert!(one_nic || !is_one_of_two, "one of two guests has a NIC of its own: {there:?}");
+    let host = std::env::var("HANDFAST_HOST").ok().filter(|_| is_one_of_two);
     if host.is_none() {
         let name = std::thread::current().name().unwrap_or("a story").to_owned();
         let line = format!("skipped: {name}: it needs two guests with a NIC each\n");

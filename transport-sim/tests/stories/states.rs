@@ -31,7 +31,7 @@ const SIW_STEPS: &[(QpState, &str)] = &[
     (QpState::Err, "ERR ERR ERR ERR ERR ERR ERR"),
 ];
 const IRDMA_IWARP_STEPS: &[(QpState, &str)] = &[
-    (QpState::Reset, "ERR INIT RESET 22 RESET SQE ERR"),
+    (QpState::Reset, "ERR INIT 22 22 RESET SQE ERR"),
     (QpState::Init, "ERR INIT INIT 22 INIT SQE ERR"),
     (QpState::Err, "ERR 22 22 22 ERR 22 ERR"),
 ];

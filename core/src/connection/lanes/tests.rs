@@ -205,6 +205,8 @@ fn kinds_of_both_sides_are_compared() {
         assert_eq!(own.is_iwarp, is_iwarp);
         let mut peer = lane_of(10, 1);
         peer.announcement.is_iwarp = !is_iwarp;
+        node.handle_announcement(Some("peer"), peer.clone());
+        assert!(node.noted.is_empty(), "no request of it is accepted");
         assert_eq!(node.connect(LANE, &peer), Err(LaneConnectError::Kinds));
         assert_eq!(outputs(&mut node), []);
         peer.announcement.is_iwarp = is_iwarp;

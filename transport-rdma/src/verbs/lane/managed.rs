@@ -40,6 +40,8 @@ impl Lane {
             }
             let Some(waiting) = state.waiting.take() else { return };
             state.queued.extend(waiting);
+            // The next round of probes leaves it alone: on iWARP the side that has dialled sends first.
+            state.active = true;
             self.gate.open();
             if state.queued.is_empty() {
                 return;

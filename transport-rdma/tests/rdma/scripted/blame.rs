@@ -207,6 +207,7 @@ fn accepted_connection_that_ends_fails_its_dial() {
             fabric.run(&format!("manager disconnect {device} {number}"));
             let error = dialled.join().unwrap().unwrap_err();
             assert_eq!(error.side, Side::Peer, "{error}");
+            assert!(!error.detail.contains("in time"), "{error}");
         });
         fabric.run(&format!("manager release {dialler} ESTABLISHED"));
         met.retire(LANE);
