@@ -123,7 +123,7 @@ fn refusals_of_the_other_host_come_with_their_reason() {
     let met = here.announce(lane);
     if met.dials {
         let nobody = with(&met.theirs, |it| it.address.set_port(NOBODY));
-        here.is_refused(lane, &nobody, "nobody listens there");
+        here.is_refused(lane, &nobody, "nobody listens");
     }
     here.end(lane);
     here.another_lane_works(NEXT);
