@@ -84,6 +84,7 @@ impl Case {
             setup.build_target = entry.target;
             setup.build_sharing = entry.sharing;
             setup.lasting = entry.lasting;
+            setup.build_connections = setup.build_connections.map(|_| entry.connections);
         }
         setup
     }

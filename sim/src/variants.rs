@@ -3,6 +3,8 @@
 //! `variants`, which is for a core with those patches, [`ALL`] is empty.
 
 #[cfg(feature = "variants")]
+mod connections;
+#[cfg(feature = "variants")]
 mod history;
 #[cfg(feature = "variants")]
 mod list;
@@ -17,13 +19,18 @@ use crate::scenario::Scenario;
 #[cfg(feature = "variants")]
 use crate::transfers::Traffic;
 #[cfg(feature = "variants")]
+use connections::OF_CONNECTIONS;
+#[cfg(feature = "variants")]
+use handfast_core::connection::LaneConnections;
+#[cfg(feature = "variants")]
 use handfast_core::sharing::Sharing;
 #[cfg(feature = "variants")]
 use handfast_core::{Node, node::Variant, target::Target};
 #[cfg(feature = "variants")]
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{
-    Backend, Build, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup, World,
+    Backend, Build, BuildConnections, BuildSharing, BuildTarget, Faults, Operations, Oracle, Setup,
+    World,
 };
 #[cfg(feature = "variants")]
 use history::OF_HISTORY;
@@ -67,6 +74,8 @@ pub struct Entry {
     pub target: BuildTarget,
     /// Makes the ends of its same-host channels.
     pub sharing: BuildSharing,
+    /// Makes the connections of its NICs, on devices that connect through the connection manager.
+    pub connections: BuildConnections,
 }
 
 impl Entry {
@@ -116,18 +125,27 @@ pub const ALL: &[Entry] = &[];
 pub const ALL: &[Entry] = &joined();
 
 #[cfg(feature = "variants")]
-const COUNT: usize = OF_LANES.len() + OF_HISTORY.len() + OF_TIME.len() + SAME_HOST.len();
+const LISTS: [&[Entry]; 5] = [OF_LANES, OF_HISTORY, OF_TIME, SAME_HOST, OF_CONNECTIONS];
+
+#[cfg(feature = "variants")]
+const COUNT: usize = {
+    let (mut count, mut list) = (0, 0);
+    while list < LISTS.len() {
+        count += LISTS[list].len();
+        list += 1;
+    }
+    count
+};
 
 #[cfg(feature = "variants")]
 const fn joined() -> [Entry; COUNT] {
     let mut all = [OF_LANES[0]; COUNT];
-    let lists = [OF_LANES, OF_HISTORY, OF_TIME, SAME_HOST];
     let (mut list, mut at, mut next) = (0, 0, 0);
     while next < COUNT {
-        if at == lists[list].len() {
+        if at == LISTS[list].len() {
             (list, at) = (list + 1, 0);
         } else {
-            all[next] = lists[list][at];
+            all[next] = LISTS[list][at];
             (at, next) = (at + 1, next + 1);
         }
     }
@@ -207,6 +225,7 @@ const CLASSIC: Entry = Entry {
     build: || Arc::new(Node::new),
     target: Target::new,
     sharing: Sharing::new,
+    connections: LaneConnections::new,
 };
 
 #[cfg(feature = "variants")]
