@@ -73,8 +73,8 @@ pub(super) fn start_script(
         script.push_str(&format!("export PATH={}:\"$PATH\"\n", text(Some(programs))?));
     }
     script.push_str(&format!("export HANDFAST_NICS={}\n", nics.driver()));
-    script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
-    script.push_str(&format!("export HANDFAST_HOSTS={}\n", command.hosts));
+    script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOSTS={}\n", command.hosts));
+    script.push_str(&format!("export HANDFAST_HOST={host}\n"));
     script.push_str(&format!("export HANDFAST_BOOT={boot}\n"));
     if nics == WhichNics::Siw {
         // The driver counts locked memory of root too.
