@@ -143,7 +143,7 @@ const SIW_PROGRAM_NIGHTLY: [&str; 11] = [
     DOCTOR,
     "--test-threads=1",
 ];
-/// Stories of the verbs transport in two guests, which come to each of them together.
+/// Stories of the verbs transport between two guests, which play the same one at a time.
 const TWO_KERNELS: [&str; 2] = ["two_kernels::", "--test-threads=1"];
 /// Stories of the program in two guests that connect through the connection manager. They end with a host cut off.
 const MANAGED_HOSTS: [&str; 2] = ["hosts::hosts_exchange", "--test-threads=1"];
@@ -283,7 +283,7 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 
 /// The stage `guest`: the tests of the verbs transport, and of the program over it, on soft-RoCE.
 ///
-/// Two guests with soft-iWARP run those of two kernels. Nightly also the doctors of two hosts, a host that is destroyed
+/// Two guests with soft-iWARP run the stories of two kernels. Nightly also the doctors of two hosts, a host that is destroyed
 /// and returns, and every test with released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![

@@ -118,6 +118,19 @@ impl Stage<'_> {
     }
 }
 
+/// Checks that the variable of required stages names none but these.
+pub(crate) fn check_required(stages: &[&str]) -> Result<()> {
+    let names = std::env::var(REQUIRED).unwrap_or_default();
+    unknown_of(&names, stages).map_or(Ok(()), |unknown| {
+        bail!("{REQUIRED} names no stage '{unknown}'; there are: {}", stages.join(", "))
+    })
+}
+
+fn unknown_of<'a>(names: &'a str, stages: &[&str]) -> Option<&'a str> {
+    let mut names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.find(|name| !stages.contains(name))
+}
+
 /// Turns the reason of a skipped step into a failure where its stage is one of the required, by their names.
 fn as_required(error: anyhow::Error, stage: &str, required: Option<&str>) -> anyhow::Error {
     let mut names = required.into_iter().flat_map(|names| names.split(','));
@@ -264,6 +277,10 @@ mod tests {
         assert_eq!(judged(skipped("no QEMU"), Some("fleet, guest")), (false, true));
         assert_eq!(judged(anyhow!("broken"), Some("guest")), (false, true));
         assert_eq!(judged(anyhow!("broken"), None), (false, true));
+        let stages = ["guest", "fleet"];
+        assert_eq!(unknown_of("", &stages), None);
+        assert_eq!(unknown_of("fleet, guest", &stages), None);
+        assert_eq!(unknown_of("fleet,guests", &stages), Some("guests"));
     }
 
     #[test]

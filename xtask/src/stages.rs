@@ -9,7 +9,7 @@ pub(crate) use rust_tests::{NIGHTLY, TestBinary, binary, build, judged};
 use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
-use crate::report::{Outcome, Stage, Step, Summary, skipped};
+use crate::report::{Outcome, Stage, Step, Summary, check_required, skipped};
 use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, upgrade, variants};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -101,6 +101,8 @@ fn repeat(times: u32, mut run: impl FnMut(u32) -> Result<bool>) -> Result<bool> 
 }
 
 fn run_once(project: &Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
+    let every: Vec<_> = all(project, Depth::Nightly).iter().map(|stage| stage.name).collect();
+    check_required(&every)?;
     let mut stages = all(project, depth);
     if arguments.list {
         for stage in &stages {

@@ -59,10 +59,11 @@ impl fmt::Display for Announcement {
         let Pair { incarnation, lifecycle } = self.pair;
         let (address, incarnation) = (self.address, incarnation.0);
         write!(f, "{address} {incarnation:032x} {} {:032x}", lifecycle.0, self.token.0)?;
-        for (_, word) in
-            [(self.asks, ASKS), (self.is_iwarp, IWARP)].iter().filter(|(is_so, _)| *is_so)
-        {
-            write!(f, " {word}")?;
+        if self.asks {
+            write!(f, " {ASKS}")?;
+        }
+        if self.is_iwarp {
+            write!(f, " {IWARP}")?;
         }
         self.partition.map_or(Ok(()), |key| write!(f, " {PARTITION}{key:04x}"))
     }

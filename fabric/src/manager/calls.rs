@@ -413,7 +413,7 @@ fn request(
         matches!(it.stage, Stage::Listening { .. }) && is_there && is_at
     };
     let own = find(state, id)?.place.nic.unwrap_or_default();
-    // iWARP dials a port of TCP, at which no device of another kind listens, and those send datagrams to it.
+    // iWARP connects by a stream of TCP, and other devices by datagrams.
     let is_one_kind = state.connects_managed_only(own) == state.connects_managed_only(nic);
     let found = state.manager.identifiers.iter().find(|(_, it)| is_one_kind && listens(it));
     let Some((listener, found)) = found.map(|(listener, it)| (*listener, it.clone())) else {

@@ -278,7 +278,7 @@ impl Nic {
             let is_iwarp = AnnouncedLane::of(peer)
                 .is_some_and(|peer| peer.is_ok_and(|peer| peer.announcement.is_iwarp));
             let cure = if is_iwarp {
-                "they are iWARP's, which connect to iWARP alone: use TCP"
+                "the peer's are iWARP's, which connect to iWARP alone: use TCP"
             } else {
                 "force it here too (--rdma-cm, RdmaOptions::connection_manager), or use TCP"
             };

@@ -253,14 +253,12 @@ impl Manager {
         self.check_partition(&peer.announcement)?;
         let mut table = self.table.lock();
         table.machine.connect(lifecycle, peer).map_err(|error| {
-            let side = match error {
-                LaneConnectError::Unknown => Side::Local,
-                LaneConnectError::Bound => Side::Peer,
-                LaneConnectError::Kinds => Side::Configuration,
-            };
-            let cure = match error {
-                LaneConnectError::Kinds => "; use TCP, or devices of one kind",
-                LaneConnectError::Unknown | LaneConnectError::Bound => "",
+            let (side, cure) = match error {
+                LaneConnectError::Unknown => (Side::Local, ""),
+                LaneConnectError::Bound => (Side::Peer, ""),
+                LaneConnectError::Kinds => {
+                    (Side::Configuration, "; use TCP, or devices of one kind")
+                }
             };
             self.context.error(side, "wire", 0, format!("{error}{cure}"))
         })?;

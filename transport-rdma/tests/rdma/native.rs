@@ -5,9 +5,10 @@ use handfast_fabric_control::{Process, passed};
 /// Devices of a process: the two that stories share, and two for each link of a story.
 const LINKS: u32 = 15;
 /// Stories of the kernel: they ask for its driver's own answers, its lists or its network.
-const KERNEL: [&str; 14] = [
+const KERNEL: [&str; 15] = [
     "native::",
     "connections::",
+    "two_kernels::",
     "scripted::",
     "discovery::",
     "program::",

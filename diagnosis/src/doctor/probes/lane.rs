@@ -41,9 +41,9 @@ fn is_iwarp(context: &Context<'_>, failure: &str) -> bool {
     }
 }
 
-/// Whether a text has a device's name as a word.
+/// Whether a text has a device's name as a word. In a path, such as `node-b@mlx5_0`, it is the peer's.
 fn names(text: &str, device: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let is_part = |c: char| c.is_alphanumeric() || "_-.@".contains(c);
     text.split(|c| !is_part(c)).any(|word| word == device)
 }
 

@@ -263,7 +263,8 @@ fn silence_is_that_of_the_device_that_is_named() {
         ("another", ids::ROCE_UDP_FILTERED),
     ] {
         let (step, id, side) = (LaneStep::Short, ids::PEER_LOST, Side::Unknown);
-        let text = format!("transfer failed for node-b (the peer's side): {name}: silence");
+        let path = format!("node-b@{}", NIC.name);
+        let text = format!("transfer failed for {path} (the peer's side): {name}: silence");
         scene.world.lane = Some(Err(LaneFailure { step, id, side, text }));
         assert_eq!(of_lane(&scene), [expected], "{name}");
     }

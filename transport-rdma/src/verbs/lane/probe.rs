@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// Memory for probes, in bytes. Each reads at most the first of the peer's into the first of ours.
 pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 
-/// First wait for the answer of a dial's read before it is posted again, twice as long each time, and the number of
-/// repetitions.
+/// First wait for the answer of a dial's read before it is posted again; each further one is twice as long.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Repetitions of a dial's read.
 const AGAIN_MAX: u32 = 4;
 
 /// Target of a probe.
@@ -66,8 +66,8 @@ impl Lane {
         self.probe_up_to(probe, 0, deadline)
     }
 
-    /// Probes as the side of iWARP that has dialled: the read is posted again while it is unanswered. Soft-iWARP leaves a first
-    /// frame unread that arrives before its accept has returned, until the next frame arrives.
+    /// Probes as the side of iWARP that has dialled: the read is posted again while it is unanswered. Soft-iWARP
+    /// leaves a first frame unread that arrives before its accept has returned, until the next frame arrives.
     pub(in crate::verbs) fn probe_as_dialler(&self, deadline: Instant) -> Result<(), VerbsError> {
         self.probe_up_to(Probe::Announced, AGAIN_MAX, deadline)
     }

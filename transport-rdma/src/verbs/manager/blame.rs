@@ -1,9 +1,10 @@
 //! The side that a failed call or event of the connection manager is charged to.
 
-use super::identifier::kinds;
+use super::Manager;
+use super::identifier::{Identifier, kinds};
 use crate::error::{VerbsError, words_of};
 use crate::verbs::context::Context;
-use handfast_core::connection::Cause;
+use handfast_core::connection::{Cause, ConnectionId};
 use handfast_core::transport::Side;
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,6 +45,32 @@ pub(super) fn failed_dial(
     let Some(target) = target else { return context.failed(call, code) };
     let detail = format!("from {own} to {target}: {}", words_of(code));
     context.error(Side::Local, call, code, detail)
+}
+
+impl Manager {
+    /// Notes the source port of a dial whose call failed since TCP has the port: ports of the connection manager
+    /// and of TCP are counted apart, and iWARP dials with TCP.
+    pub(super) fn note_taken_port(&self, id: ConnectionId, identifier: &Identifier, code: i32) {
+        let is_taken = match code {
+            libc::EADDRINUSE => true,
+            // Also the answer to an address that has left.
+            libc::EADDRNOTAVAIL => self.left().is_none(),
+            _ => false,
+        };
+        if !is_taken {
+            return;
+        }
+        let (port, ip) = (identifier.source_port(), self.address.ip());
+        let detail = format!(
+            "{}; TCP holds port {port} of {ip}, from which the connection manager dials; the next lane dials \
+             from another one; widen net.ipv4.ip_local_port_range if it recurs",
+            words_of(code)
+        );
+        let error = self.context.error(Side::Local, "rdma_connect", code, detail);
+        if let Some(entry) = self.table.lock().entries.get_mut(&id) {
+            entry.error.get_or_insert(error);
+        }
+    }
 }
 
 /// The cause of an accept that failed with this value of errno, if the side that has dialled is to blame:

@@ -1,12 +1,11 @@
 //! Lanes of a NIC that connect through the connection manager.
 
 use super::Manager;
-use super::identifier::Identifier;
-use crate::error::{VerbsError, words_of};
+use crate::error::VerbsError;
 use crate::verbs::lane::{Lane, Probe};
 use crate::verbs::nic::{Nic, is_iwarp};
 use handfast_core::Lifecycle;
-use handfast_core::connection::{AnnouncedLane, ConnectionId, LaneProgress};
+use handfast_core::connection::{AnnouncedLane, LaneProgress};
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use std::time::{Duration, Instant};
@@ -14,32 +13,6 @@ use tokio::sync::watch;
 
 /// Interval of looks of a thread that waits for a dial.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-impl Manager {
-    /// Notes the source port of a dial whose call failed since TCP has the port: ports of the connection manager
-    /// and of TCP are counted apart, and iWARP dials with TCP.
-    pub(super) fn note_taken_port(&self, id: ConnectionId, identifier: &Identifier, code: i32) {
-        let is_taken = match code {
-            libc::EADDRINUSE => true,
-            // Also the answer to an address that has left.
-            libc::EADDRNOTAVAIL => self.left().is_none(),
-            _ => false,
-        };
-        if !is_taken {
-            return;
-        }
-        let (port, ip) = (identifier.source_port(), self.address.ip());
-        let detail = format!(
-            "{}; TCP holds port {port} of {ip}, from which the connection manager dials; the next lane dials \
-             from another one; widen net.ipv4.ip_local_port_range if it recurs",
-            words_of(code)
-        );
-        let error = self.context.error(Side::Local, "rdma_connect", code, detail);
-        if let Some(entry) = self.table.lock().entries.get_mut(&id) {
-            entry.error.get_or_insert(error);
-        }
-    }
-}
 
 impl Nic {
     /// Announces the queue pairs of a new lane to the connection manager, where they connect through it.
