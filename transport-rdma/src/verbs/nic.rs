@@ -397,7 +397,7 @@ impl Nic {
     ///
     /// # Errors
     /// An error of a queue pair, which breaks the lane, or a timeout, also of a probe that was under way
-    /// before; the lane is not connected, or full, or [`Nic::can_probe`] is false.
+    /// before; the lane is not connected in time, or full, or [`Nic::can_probe`] is false.
     pub fn probe(
         &self,
         lifecycle: Lifecycle,

@@ -378,6 +378,35 @@ fn slice_posted_while_a_lane_opens_enters_it() {
     assert_eq!(postings.len(), 1);
 }
 
+/// The peer's answer may arrive before the event of its connection: a probe waits for the connection, until its
+/// deadline or the end of the lane at most.
+#[test]
+fn probe_waits_for_the_connection_of_its_lane() {
+    let site = Site::new(|_| {});
+    site.nic.create(LANE, &[1]).unwrap();
+    let lane = site.nic.shared.lane(LANE).unwrap();
+    lane.await_connection(1, Ipv6Addr::UNSPECIFIED, None).unwrap();
+    let probe = |patience| site.nic.probe(LANE, None, patience);
+    let error = probe(Duration::from_millis(1)).unwrap_err();
+    assert_eq!((error.side, error.call), (Side::Peer, "prove"), "{error}");
+    assert!(error.detail.contains("did not connect"), "{error}");
+    std::thread::scope(|scope| {
+        let probing = scope.spawn(|| probe(PATIENCE));
+        lane.open_connection();
+        probing.join().unwrap().unwrap();
+    });
+
+    site.nic.create(NEXT, &[1]).unwrap();
+    let lane = site.nic.shared.lane(NEXT).unwrap();
+    lane.await_connection(1, Ipv6Addr::UNSPECIFIED, None).unwrap();
+    std::thread::scope(|scope| {
+        let probing = scope.spawn(|| site.nic.probe(NEXT, None, PATIENCE));
+        lane.revoke();
+        let error = probing.join().unwrap().unwrap_err();
+        assert_eq!(error.side, Side::Local, "{error}");
+    });
+}
+
 /// Completions that are no longer signalled are found all the same, and slices end with them.
 #[test]
 fn unsignalled_completions_end_their_slices() {

@@ -43,6 +43,7 @@ impl Lane {
             // The next round of probes leaves it alone: on iWARP the side that has dialled sends first.
             state.active = true;
             self.gate.open();
+            self.idle.notify_all();
             if state.queued.is_empty() {
                 return;
             }

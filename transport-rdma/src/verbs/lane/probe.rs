@@ -57,7 +57,8 @@ impl Read {
 }
 
 impl Lane {
-    /// Posts a read on each queue pair and waits for all responses, after those of a probe that is under way.
+    /// Posts a read on each queue pair and waits for all responses, after the lane's connection and a probe that is
+    /// under way.
     pub(in crate::verbs) fn probe(
         &self,
         probe: Probe,
@@ -85,6 +86,12 @@ impl Lane {
         };
         {
             let mut state = self.state.lock();
+            // The peer's answer may arrive before the event of the established connection.
+            self.idle.wait_while_until(&mut state, |state| state.waiting.is_some(), deadline);
+            if state.waiting.is_some() {
+                let words = "the peer did not connect the lane in time";
+                return Err(self.context().error(Side::Peer, "prove", 0, words));
+            }
             if state.probes > 0 {
                 // One of an idle lane, whose failure is the lane's.
                 self.idle.wait_while_until(&mut state, |state| state.probes > 0, deadline);

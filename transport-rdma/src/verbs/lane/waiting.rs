@@ -76,6 +76,8 @@ impl Lane {
         let mut state = self.state.lock();
         let (waiting, queued) = (state.waiting.take(), std::mem::take(&mut state.queued));
         let waiting = waiting.unwrap_or_default();
+        // A probe waits for the connection.
+        self.idle.notify_all();
         if waiting.is_empty() && queued.is_empty() {
             return;
         }
