@@ -480,6 +480,12 @@ impl Nic {
         self.config.queue_pairs_per_lane
     }
 
+    /// Returns whether a lane sends what is posted. The side that accepts through the connection manager
+    /// may have returned from [`connect`](Self::connect) before: it sends with the event of the connection.
+    pub fn is_open(&self, lifecycle: Lifecycle) -> bool {
+        self.shared.lane(lifecycle).is_some_and(|lane| lane.is_open())
+    }
+
     /// Slices that a connected lane takes at once: the depth of a queue pair, or that of all on a
     /// device that is not slower for it.
     pub fn lane_depth(&self, lifecycle: Lifecycle) -> Option<u32> {

@@ -386,6 +386,7 @@ fn probe_waits_for_the_connection_of_its_lane() {
     site.nic.create(LANE, &[1]).unwrap();
     let lane = site.nic.shared.lane(LANE).unwrap();
     lane.await_connection(1, Ipv6Addr::UNSPECIFIED, None).unwrap();
+    assert!(!site.nic.is_open(LANE));
     let probe = |patience| site.nic.probe(LANE, None, patience);
     let error = probe(Duration::from_millis(1)).unwrap_err();
     assert_eq!((error.side, error.call), (Side::Peer, "prove"), "{error}");
@@ -395,6 +396,7 @@ fn probe_waits_for_the_connection_of_its_lane() {
         lane.open_connection();
         probing.join().unwrap().unwrap();
     });
+    assert!(site.nic.is_open(LANE));
 
     site.nic.create(NEXT, &[1]).unwrap();
     let lane = site.nic.shared.lane(NEXT).unwrap();

@@ -205,6 +205,16 @@ impl Site {
         }
     }
 
+    /// Waits until a connected lane sends what is posted: the side that accepts opens it with the event of the
+    /// connection.
+    pub(crate) fn wait_until_open(&self, lane: Lifecycle) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.nic.is_open(lane) {
+            assert!(Instant::now() < deadline, "{lane:?} does not open");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
         self.memory.copy_out(0, &mut bytes).unwrap();
@@ -259,6 +269,8 @@ pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pair
     one.nic.note_request(None, &other_body);
     other.nic.connect(lane, &one_body).unwrap();
     one.nic.connect(lane, &other_body).unwrap();
+    one.wait_until_open(lane);
+    other.wait_until_open(lane);
 }
 
 /// First sequence numbers, far from those of other lanes: a device that reuses numbers would take a

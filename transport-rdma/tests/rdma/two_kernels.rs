@@ -14,7 +14,7 @@ use crate::wires::{Wire, driver, run};
 use handfast_core::transport::Side;
 use handfast_core::wire::{Body, Message, Op};
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
-use handfast_transport::{CompletionStatus, Direction, Posting, RemoteSpan};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory, Posting, RemoteSpan};
 use handfast_transport_rdma::{NicConfig, VerbsError};
 use std::process::Command;
 use std::thread::sleep;
@@ -28,6 +28,10 @@ const TIMEOUT: u8 = 18;
 const NEXT: Lifecycle = Lifecycle(100);
 /// The host whose device is removed, or whose link goes down.
 const LOSES: u8 = 0;
+/// The host that writes, where one alone does.
+const WRITES: u8 = 1;
+/// The write that the other host refuses.
+const REFUSED: u64 = 2;
 /// Interface of a guest's NIC.
 const INTERFACE: &str = "eth0";
 /// Port of RoCE's packets.
@@ -95,6 +99,48 @@ fn a_hundred_opens_at_the_same_instant_of_two_kernels() {
     let ends = here.site.told.ends(usize::try_from(AT_ONCE).unwrap());
     assert!(ends.iter().all(|end| *end == CompletionStatus::Done), "{ends:?}");
     here.site.wait_for_room();
+}
+
+/// A write that the other host's memory does not permit is charged, and none of those before and behind it. Nothing is
+/// written by it. The next lane works.
+#[test]
+fn write_that_the_other_host_refuses_is_charged() {
+    let Some(mut here) = Here::meet(|_| ()) else { return };
+    let guarded = Memory::zeroed(4096).unwrap();
+    let registration = here.site.nic.register(guarded.whole(), Access::READ).unwrap();
+    let forbidden = here.trade(registration.remote_span());
+    let mut charged = Vec::new();
+    // The first lane may not tell which write it was.
+    for lane in [20, 21].map(Lifecycle) {
+        here.connect(lane, 2);
+        if here.number == WRITES {
+            here.site.told.forget();
+            let slice = |number| {
+                let slice = here.slice(number, 4096);
+                let remote = if number == REFUSED { forbidden } else { slice.remote };
+                Posting { remote, ..slice }
+            };
+            here.site.nic.post(lane, &mut (0..4).map(slice).collect());
+            // A driver may not complete what was posted after the failure.
+            here.site.told.wait("the failure", |told| !told.failures.is_empty());
+        }
+        here.end(lane);
+        if here.number == WRITES {
+            let ends = here.site.told.ends(4).into_iter();
+            let is_charged = |end: &CompletionStatus| {
+                matches!(end, CompletionStatus::Failed(_) | CompletionStatus::Refused(_))
+            };
+            charged.extend((0..).zip(ends).filter(|(_, end)| is_charged(end)).map(|(at, _)| at));
+        }
+    }
+    if here.number == WRITES {
+        assert!(!charged.is_empty() && charged.iter().all(|at| *at == REFUSED), "{charged:?}");
+    } else {
+        let mut bytes = [1; 4096];
+        guarded.copy_out(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4096]);
+    }
+    here.another_lane_works(NEXT);
 }
 
 /// A wrong token and an ended lifecycle are refused by the other host's NIC with the reason, and a port at which nobody
@@ -294,11 +340,15 @@ impl Here {
 
     /// Each host reports its memory.
     fn trades_memory(&mut self) {
-        let RemoteSpan { key, address } = self.site.registration.remote_span();
+        self.remote = self.trade(self.site.registration.remote_span());
+    }
+
+    /// Each host reports memory; returns that of the other.
+    fn trade(&mut self, RemoteSpan { key, address }: RemoteSpan) -> RemoteSpan {
         self.other.tell(&format!("{key} {address}"));
         let heard = self.other.hear();
         let (key, address) = heard.split_once(' ').expect("a key and an address");
-        self.remote = RemoteSpan { key: key.parse().unwrap(), address: address.parse().unwrap() };
+        RemoteSpan { key: key.parse().unwrap(), address: address.parse().unwrap() }
     }
 
     /// Both open their NICs again.

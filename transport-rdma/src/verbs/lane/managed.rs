@@ -51,6 +51,12 @@ impl Lane {
         self.post(&mut Vec::new());
     }
 
+    /// Returns whether the lane is connected and takes slices.
+    pub(in crate::verbs) fn is_open(&self) -> bool {
+        let state = self.state.lock();
+        state.connected && state.waiting.is_none() && !state.over
+    }
+
     /// Keeps slices until the lane is connected, as many as its queue pairs hold, and leaves the rest.
     /// Enters a lane that was connected since its gate was closed to the caller.
     pub(in crate::verbs) fn enter_or_wait(

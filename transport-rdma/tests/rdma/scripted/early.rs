@@ -308,6 +308,7 @@ fn write_of_the_named_queue_pair_is_charged() {
             one.nic.note_request(None, &theirs);
             other.nic.connect(lane, &body).unwrap();
             one.nic.connect(lane, &theirs).unwrap();
+            one.wait_until_open(lane);
             fabric.run("hold completions rxe0");
             let slice = |number| one.posting(&other, number, Direction::Write, 0, 64);
             one.nic.post(lane, &mut (0..2).map(slice).collect());
