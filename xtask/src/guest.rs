@@ -313,6 +313,9 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             let options = &["--hosts", "2", "--nics", "siw"];
             Tests { options, words: &["reborn::"], ..PROGRAM }.run(project, deadline)
         }));
+        steps.push(Step::new("soft-roce-managed-reborn-host", |deadline| {
+            Tests { words: &["reborn::"], managed: true, ..TWO_PROGRAMS }.run(project, deadline)
+        }));
         steps.push(Step::new("conformance-backports", |deadline| {
             NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
             Tests { options: &["--kernel", "backports"], ..CONFORMANCE }.run(project, deadline)
@@ -505,11 +508,13 @@ struct Tests<'a> {
     words: &'a [&'a str],
     /// Sets the variable for long runs.
     nightly: bool,
+    /// Whether queue pairs connect through the connection manager that need not.
+    managed: bool,
 }
 
 impl<'a> Tests<'a> {
     const fn of(binary: &'a str) -> Self {
-        Self { binary, options: &[], words: &[], nightly: false }
+        Self { binary, options: &[], words: &[], nightly: false, managed: false }
     }
 
     fn run(&self, project: &Project, deadline: Instant) -> Outcome {
@@ -523,7 +528,11 @@ impl<'a> Tests<'a> {
         if self.nightly {
             features.set(NIGHTLY, "1");
         }
-        let parts = [&[self.binary][..], self.options, self.words].concat();
+        let mut parts = [&[self.binary][..], self.options, self.words].concat();
+        if self.managed {
+            features.set(MANAGED, "1");
+            parts.push("managed");
+        }
         let log = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
         let log: String = "guest-".chars().chain(log.chars()).take(LOG_NAME_MAX).collect();
         let binary = binary(project, &features, (self.binary, &log), deadline)?;
