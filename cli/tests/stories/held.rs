@@ -116,12 +116,13 @@ impl<'a> Accepted<'a> {
             let line = list.lines().find(|line| line.contains(" accepted "))?;
             Some(format!("{device} {}", line.split(' ').next()?))
         };
-        let mut found = None;
-        until("a connection is accepted", || {
-            found = accepted(0).or_else(|| accepted(1));
-            found.is_some()
+        // The other connection of a lane that ends may be gone by then.
+        let ends = |connection: String| {
+            self.fabric.execute(&format!("manager disconnect {connection}")).is_ok()
+        };
+        until("a connection is accepted and ended", || {
+            accepted(0).or_else(|| accepted(1)).is_some_and(ends)
         });
-        self.fabric.run(&format!("manager disconnect {}", found.unwrap()));
     }
 }
 
