@@ -1,7 +1,7 @@
 //! Regions on devices, which the initiator opens by a handle.
 
 use crate::DONE;
-use crate::support::{Node, Setup, connect, nodes};
+use crate::support::{Node, Setup, connect, nodes, wait_until};
 use handfast_core::Lifecycle;
 use handfast_fabric_cuda::Control;
 use handfast_memory_cuda::Driver;
@@ -133,6 +133,8 @@ async fn kept_allocation_is_not_granted_over_a_new_lane() {
         for _ in 0..3 {
             assert_ne!(first.write(host.whole(), &region), DONE);
         }
+        // The owner counts a refusal after its answer.
+        wait_until(|| second.transport.counters().keeps_refused >= lane);
         let counters = second.transport.counters();
         assert_eq!((counters.held, counters.keeps_refused), (1, lane), "once for each lane");
     }
