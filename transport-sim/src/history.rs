@@ -40,7 +40,7 @@ pub(crate) struct History {
     failures: Vec<(usize, NicPath, u32)>,
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
-    /// Sites and their peers, an operation of which outlasted all calls of a lane.
+    /// Sites and their peers, an operation or call of which outlasted all calls of a lane.
     outlasted: Vec<(usize, NicPath)>,
     pub(crate) spent: Spent,
 }
@@ -61,6 +61,13 @@ impl History {
         let count = self.failures(site, peer) + 1;
         self.forget_failures(site, peer);
         self.failures.push((site, peer.clone(), count));
+    }
+
+    fn remember_outlasted(&mut self, site: usize, peer: &NicPath) {
+        let demand = (site, peer.clone());
+        if !self.outlasted.contains(&demand) {
+            self.outlasted.push(demand);
+        }
     }
 }
 
@@ -143,16 +150,27 @@ impl World {
     }
 
     /// Records the end of a lifecycle.
-    pub(crate) fn remember_end(&mut self, site: usize, peer: &NicPath, failure: &Failure) {
+    pub(crate) fn remember_end(
+        &mut self,
+        site: usize,
+        own: Lifecycle,
+        (peer, failure): (&NicPath, &Failure),
+    ) {
         if !matches!(failure, Failure::Closed | Failure::Evicted) {
             self.history.count_failure(site, peer);
         }
-        let demand = (site, peer.clone());
-        if *failure == Failure::Silent
-            && self.operates_between(site, peer)
-            && !self.history.outlasted.contains(&demand)
-        {
-            self.history.outlasted.push(demand);
+        if *failure != Failure::Silent {
+            return;
+        }
+        let is_called = self.calls.iter().any(|call| call.echo == Some(self.pair(site, own)));
+        if is_called || self.operates_between(site, peer) {
+            self.history.remember_outlasted(site, peer);
+        }
+        // Its own lane ends too, by an answer to the call that is too late.
+        let caller = self.sites.iter().position(|at| at.bears(peer)).filter(|_| is_called);
+        if let Some(caller) = caller.map(|caller| self.host(caller)) {
+            let path = self.sites[site].path.clone();
+            self.history.remember_outlasted(caller, &path);
         }
     }
 
@@ -168,9 +186,9 @@ impl World {
         })
     }
 
-    /// Whether an operation between a site and its peer outlasted all calls of a lane. The calls of a demand
-    /// last longer than every operation under the limits that ship, and not under those of an exploration, whose
-    /// clock stands still.
+    /// Whether an operation between a site and its peer, or a call of one of them, outlasted all calls of a lane.
+    /// The calls of a demand last longer than either under the limits that ship, and not under those of an
+    /// exploration, whose clock stands still.
     pub fn outlasted(&self, site: usize, peer: usize) -> bool {
         let (site, path) = (self.host(site), self.way(site, peer));
         self.history.outlasted.iter().any(|(at, to)| (*at, to) == (site, &path))

@@ -672,7 +672,7 @@ impl World {
             }
         }
         if let Event::Ended { peer, lifecycle, failure, .. } = &event {
-            self.remember_end(site, peer, failure);
+            self.remember_end(site, *lifecycle, (peer, failure));
             if self.setup.lasting {
                 let name = self.describe_pair(self.pair(site, *lifecycle));
                 let detail = format!("{name} ends: {failure}");

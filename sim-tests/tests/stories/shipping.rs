@@ -6,7 +6,7 @@ use handfast_core::wire::RefusalReason;
 use handfast_core::{Node, NodeConfig};
 use handfast_sim::sweep::Random;
 use handfast_sim::{Case, Coverage, Ending, Explorer, Healer, Line, Report, Scenario};
-use handfast_transport_sim::{Faults, Operations, Oracle, Setup, Step};
+use handfast_transport_sim::{Demand, Faults, Operations, Oracle, Setup, Step};
 use sim_tests::{assert_document, assert_snapshot};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -121,6 +121,26 @@ fn operation_that_outlasts_calls_excuses_a_report() {
     let first = outlasted.iter().position(|outlasted| *outlasted);
     assert_eq!(first, Some(22), "the second timer of the second lane");
     assert!(!world.outlasted(0, 1), "the other side has a reply");
+    let healing = Healer::once(&[]).settle(&world);
+    assert!(healing.is_ok(), "{healing:?}");
+}
+
+/// So does a call that outlasts them, at both sides: its receiver has given its lane up, and refuses it.
+#[test]
+fn call_that_outlasts_calls_excuses_a_report() {
+    // Both are restarted. The second one's lane ends by its timers before a ready reaches it.
+    let places = b"ABBBCEBAACBBBCDBBBADAAABAAAA".map(|letter| usize::from(letter - b'A'));
+    let mut world = Scenario::BothRestart.begin(pruned(at_once(Scenario::BothRestart.setup(1))));
+    let mut choices = Vec::new();
+    let outlasted = places.map(|place| {
+        world.actions(&mut choices);
+        world.apply(&choices[place], &mut Step::default());
+        (world.outlasted(0, 1), world.outlasted(1, 0))
+    });
+    let first = outlasted.iter().position(|both| *both == (true, true));
+    assert_eq!(first, Some(19), "the last timer of the lane");
+    assert_eq!(outlasted[18], (false, false));
+    assert_eq!(world.demand(0, 1), Demand::Reported);
     let healing = Healer::once(&[]).settle(&world);
     assert!(healing.is_ok(), "{healing:?}");
 }
