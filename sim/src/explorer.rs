@@ -3,10 +3,13 @@
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::cycles::{FreeGraph, circle};
-use crate::layer::{BoxedWorlds, Chunk, Found, Known, Outcome, Tried, Worker, expand};
+use crate::healings::{Healings, Next};
+use crate::layer::{
+    BoxedWorlds, Chunk, Found, Heals, Known, NextTried, Outcome, Parent, Tried, Worker, expand,
+};
 use crate::line::{Line, LineError};
-use crate::liveness::{Healer, Healing};
-use crate::path_tree::Ways;
+use crate::liveness::{Healer, Healing, wasteful};
+use crate::path_tree::{Trail, Ways};
 use crate::seen::{Compact, Memo};
 use crate::transcript::transcript;
 use handfast_transport_sim::{Choice, Oracle, Violation, World};
@@ -99,6 +102,10 @@ pub struct Explorer {
     /// Worlds of a layer that are kept whole, some 10 kB each; those past it are made again from
     /// their ways when their turn comes. It changes memory and time, and no figure.
     pub whole_max: usize,
+    /// Worlds that heal when they are found, each by events of its own. The healings of later ones are
+    /// found from those of their successors, which costs far less, and shows a world that does not heal
+    /// only when the exploration is where its healing ends.
+    pub heal_at_once: usize,
     /// Threads that expand a layer. They change the time, and neither a figure nor a finding.
     pub threads: usize,
 }
@@ -112,6 +119,7 @@ impl Default for Explorer {
             oracles: Vec::new(),
             apart: false,
             whole_max: 4_096,
+            heal_at_once: 4_096,
             threads: 1,
         }
     }
@@ -147,6 +155,9 @@ pub struct Progress {
     pub kept_bytes: usize,
 }
 
+/// Where the next event of a healing leads, by number or by fingerprint, and the lifecycles that it ends.
+type Leads = (Result<u32, u128>, u32);
+
 /// An exploration under way.
 pub struct Exploration<'a> {
     pub(crate) bounds: &'a Explorer,
@@ -158,6 +169,7 @@ pub struct Exploration<'a> {
     /// The first worlds of the next layer are still to be found, or are in `next`.
     pub(crate) keeps_next: bool,
     pub(crate) graph: Option<FreeGraph>,
+    pub(crate) healings: Healings,
     pub(crate) worst: Healing,
     pub(crate) coverage: Coverage,
     pub(crate) transitions: u64,
@@ -193,12 +205,14 @@ impl Explorer {
                 ways: Ways::new(start, self.apart),
                 healer: self.liveness.then(|| Healer::asking(&self.oracles)),
                 oracles: &self.oracles,
+                heal_at_once: self.heal_at_once,
             },
             workers: (0..self.threads.max(1)).map(|_| Worker::default()).collect(),
             layer: Layer::new(0..1, 0, 0, Vec::new()),
             next: Vec::new(),
             keeps_next: true,
             graph: self.cycles.then(FreeGraph::default),
+            healings: Healings::default(),
             worst: Healing::default(),
             coverage: Coverage::default(),
             transitions: 0,
@@ -244,7 +258,8 @@ impl Exploration<'_> {
     }
 
     fn kept_bytes(&self) -> usize {
-        self.known.bytes() + self.graph.as_ref().map_or(0, FreeGraph::bytes)
+        let graph = self.graph.as_ref().map_or(0, FreeGraph::bytes);
+        self.known.bytes() + graph + self.healings.bytes()
     }
 
     /// Returns the result, with the end that [`Exploration::advance`] returned.
@@ -257,6 +272,12 @@ impl Exploration<'_> {
                     longest_free = longest.filter(|_| matches!(ending, Ending::Fixpoint))
                 }
                 Err(circle) => ending = circle,
+            }
+        }
+        if !matches!(ending, Ending::Violation(_)) && self.known.healer.is_some() {
+            match self.heal() {
+                Ok(worst) => self.worst = self.worst.worse(worst),
+                Err(violated) => (ending, longest_free) = (violated, None),
             }
         }
         Report {
@@ -273,12 +294,20 @@ impl Exploration<'_> {
 
     /// Adds the findings of a thread, as one thread would find them.
     fn merge(&mut self, chunk: Chunk) -> Option<Ending> {
-        for (parent, events) in (chunk.first..).zip(chunk.parents) {
+        for (parent, Parent { events, heals }) in (chunk.first..).zip(chunk.parents) {
             self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
+            let next = heals.as_ref().and_then(|heals| heals.next.as_ref().ok()).copied();
+            let mut leads = None;
             for tried in events {
+                let is_next = matches!(next, Some(NextTried::At(at)) if at == tried.place);
+                let to = is_next.then(|| (tried.outcome.world(), tried.ended));
                 if let Some(ending) = self.count(parent, tried) {
                     return Some(ending);
                 }
+                leads = leads.or(to);
+            }
+            if let Some(ending) = heals.and_then(|heals| self.heals(parent, heals, leads)) {
+                return Some(ending);
             }
         }
         if let Some(healer) = &mut self.known.healer {
@@ -327,6 +356,42 @@ impl Exploration<'_> {
             self.next.extend(world);
         }
         None
+    }
+
+    /// Keeps how a world heals.
+    fn heals(&mut self, world: u32, heals: Heals, leads: Option<Leads>) -> Option<Ending> {
+        let next = match heals.next {
+            Ok(NextTried::Known(next)) => next,
+            Ok(NextTried::At(_)) => {
+                let (to, ended) = leads?;
+                let to =
+                    to.or_else(|fingerprint| self.known.seen.get(fingerprint).ok_or(fingerprint));
+                Next::To(to.ok()?, ended)
+            }
+            Err((violation, healing)) => {
+                return Some(self.violated(world, None, violation, healing));
+            }
+        };
+        self.healings.add(next, heals.may_end);
+        None
+    }
+
+    /// The worst healing of all worlds, if all of them heal.
+    fn heal(&self) -> Result<Healing, Ending> {
+        let (mut healer, mut trail) = (Healer::asking(&self.bounds.oracles), Trail::default());
+        let mut settle = |number: u32| {
+            let world = self.known.ways.world(number, &mut trail);
+            let healed = healer.liveness(&world).and_then(|healing| {
+                let wasteful = wasteful(&world, healing);
+                wasteful.map_or(Ok(healing), |violation| Err((violation, Vec::new())))
+            });
+            healed.map_err(|(violation, way)| self.violated(number, None, violation, way))
+        };
+        let left = self.healings.len()..self.known.ways.steps.len();
+        let worst = left.map(&mut settle).try_fold(Healing::default(), |worst, healing| {
+            healing.map(|healing| worst.worse(healing))
+        })?;
+        Ok(worst.worse(self.healings.worst(settle)?))
     }
 
     /// The longest schedule without a fault, if all of them end.

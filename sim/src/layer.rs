@@ -4,9 +4,11 @@
 //! alone, so the number of threads and their speed change no result.
 
 use crate::coverage::Mark;
-use crate::liveness::{Healer, Healing, copy, wasteful};
+use crate::healings::Next;
+use crate::liveness::{self, Healer, Healing, copy, may_end, wasteful};
 use crate::path_tree::{Trail, Ways};
 use crate::seen::{Compact, Memo};
+use handfast_core::Event;
 use handfast_core::node::TimerKind;
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Choice, Effects, Oracle, Step, Violation, World};
@@ -18,11 +20,11 @@ use std::{panic, thread, vec};
 /// Worlds of a chunk.
 const CHUNK: u32 = 16;
 /// Chunks that are tried before their findings are merged.
-const BLOCK: u32 = 16;
+const BLOCK: u32 = 64;
 /// Successors of one world in this many are compared with those of the same fingerprint.
 const SAMPLE: u128 = 256;
 /// Worlds that a thread keeps for their memory.
-const SPARES_MAX: usize = 64;
+const SPARES_MAX: usize = 4_096;
 
 /// Worlds that move between lists by their pointers.
 pub(crate) type BoxedWorlds = Vec<Box<World>>;
@@ -36,6 +38,8 @@ pub(crate) struct Known<'a> {
     pub(crate) ways: Ways,
     pub(crate) healer: Option<Healer>,
     pub(crate) oracles: &'a [Oracle],
+    /// Worlds that heal when they are found.
+    pub(crate) heal_at_once: usize,
 }
 
 /// State of a thread between chunks. It changes no result.
@@ -51,10 +55,33 @@ pub(crate) struct Worker {
 pub(crate) struct Chunk {
     /// The number of the first world.
     pub(crate) first: u32,
-    /// The events of each world.
-    pub(crate) parents: Vec<Vec<Tried>>,
+    pub(crate) parents: Vec<Parent>,
     /// Worlds that were settled, by their fingerprint without budget.
     pub(crate) healed: Vec<(u128, Healing)>,
+}
+
+/// A world whose events were tried.
+pub(crate) struct Parent {
+    pub(crate) events: Vec<Tried>,
+    /// Its healing, if oracle O5 is asked.
+    pub(crate) heals: Option<Heals>,
+}
+
+/// How a world heals.
+pub(crate) struct Heals {
+    /// Its next event, or the violation with the events after it.
+    pub(crate) next: Result<NextTried, (Violation, Vec<Choice>)>,
+    /// Lifecycles that may end until it is at rest; none if any number may.
+    pub(crate) may_end: Option<u32>,
+}
+
+/// The next event of a healing.
+#[derive(Clone, Copy)]
+pub(crate) enum NextTried {
+    /// The one at this place among the tried ones.
+    At(u16),
+    /// None, or one that is not tried.
+    Known(Next),
 }
 
 /// An event.
@@ -65,6 +92,8 @@ pub(crate) struct Tried {
     pub(crate) is_free: bool,
     pub(crate) refusals: Vec<RefusalReason>,
     pub(crate) timer: Option<TimerKind>,
+    /// Lifecycles that it ends.
+    pub(crate) ended: u32,
     pub(crate) outcome: Outcome,
     /// The fingerprint and the successors of a sampled world.
     pub(crate) successors: Option<(u128, Vec<u128>)>,
@@ -79,6 +108,18 @@ pub(crate) enum Outcome {
     Again(u128),
     /// A world that is new, unless another chunk of the block reached it first.
     New(Box<Found>),
+}
+
+impl Outcome {
+    /// The world after the event, by number or by fingerprint. It is of no use after a violation.
+    pub(crate) fn world(&self) -> Result<u32, u128> {
+        match self {
+            Self::Violated(_) => Err(0),
+            Self::Known(number) => Ok(*number),
+            Self::Again(fingerprint) => Err(*fingerprint),
+            Self::New(found) => Err(found.fingerprint),
+        }
+    }
 }
 
 /// A world that is new in its chunk.
@@ -158,6 +199,7 @@ impl Worker {
             let again = || Box::new(known.ways.world(number, &mut self.trail));
             let world = whole.next().unwrap_or_else(again);
             known.ways.list(&world, &mut choices);
+            let heals = healer.as_mut().map(|healer| known.heals(&world, &choices, healer));
             let mut events = Vec::with_capacity(choices.len());
             for (place, choice) in (0..).zip(&choices) {
                 let after = copy(&world, &mut self.spares.pop());
@@ -166,7 +208,7 @@ impl Worker {
                 self.spares.extend(spare);
                 events.push(tried);
             }
-            chunk.parents.push(events);
+            chunk.parents.push(Parent { events, heals });
             if self.spares.len() < SPARES_MAX {
                 self.spares.push(world);
             }
@@ -189,8 +231,17 @@ impl Known<'_> {
         after.apply(choice, &mut step);
         let refusals = std::mem::take(&mut step.refusals);
         let (is_free, timer) = (choice.cost == 0, step.timer);
-        let tried =
-            |outcome, successors| Tried { place, is_free, refusals, timer, outcome, successors };
+        let ended = step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
+        let ended = u32::try_from(ended.count()).unwrap_or(u32::MAX);
+        let tried = |outcome, successors| Tried {
+            place,
+            is_free,
+            refusals,
+            timer,
+            ended,
+            outcome,
+            successors,
+        };
         if let Some(violation) = self.asked(&mut step.violations) {
             return (tried(Outcome::Violated(violation), None), Some(after));
         }
@@ -224,7 +275,33 @@ impl Known<'_> {
         violations.drain(..).find(asked)
     }
 
-    /// Checks a new world, and lets it settle.
+    /// Returns how a world whose events are tried heals.
+    fn heals(&self, world: &World, choices: &[Choice], healer: &mut Healer) -> Heals {
+        let may_end = may_end(world);
+        let next = match liveness::next(world) {
+            None => liveness::at_rest(world).map(|()| NextTried::Known(Next::Rest)),
+            Some(next) => match (0..).zip(choices).find(|(_, choice)| **choice == next) {
+                Some((place, _)) => Ok(NextTried::At(place)),
+                None => self.heals_apart(world, healer),
+            },
+        };
+        Heals { next, may_end }
+    }
+
+    /// Heals a world by events that are not tried.
+    fn heals_apart(
+        &self,
+        world: &World,
+        healer: &mut Healer,
+    ) -> Result<NextTried, (Violation, Vec<Choice>)> {
+        let Some(earlier) = &self.healer else { return Ok(NextTried::Known(Next::Rest)) };
+        let fingerprint = world.fingerprint_without_budget();
+        let healing = healer.heal_known(world, fingerprint, earlier)?;
+        let next = NextTried::Known(Next::Apart(healing));
+        wasteful(world, healing).map_or(Ok(next), |violation| Err((violation, Vec::new())))
+    }
+
+    /// Checks a new world, and lets it settle if that is due at once.
     fn judge(
         &self,
         world: &World,
@@ -236,9 +313,9 @@ impl Known<'_> {
         if let Some(violation) = self.asked(&mut violations) {
             return Err((violation, Vec::new()));
         }
-        let Some((own, earlier)) = healer.as_mut().zip(self.healer.as_ref()) else {
-            return Ok(Healing::default());
-        };
+        let heals = self.seen.len() < self.heal_at_once;
+        let healers = healer.as_mut().zip(self.healer.as_ref()).filter(|_| heals);
+        let Some((own, earlier)) = healers else { return Ok(Healing::default()) };
         let healing = own.heal_known(world, free_fingerprint, earlier)?;
         wasteful(world, healing).map_or(Ok(healing), |violation| Err((violation, Vec::new())))
     }

@@ -12,6 +12,7 @@ pub mod early;
 mod expectation;
 mod explorer;
 pub mod fleet;
+mod healings;
 mod layer;
 pub mod line;
 mod liveness;

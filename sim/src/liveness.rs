@@ -56,12 +56,12 @@ pub struct Healing {
 }
 
 impl Healing {
-    fn packed(self) -> u32 {
+    pub(crate) fn packed(self) -> u32 {
         let half = |count: u32| count.min(u32::from(u16::MAX));
         half(self.events) << 16 | half(self.ended)
     }
 
-    fn unpacked(packed: u32) -> Self {
+    pub(crate) fn unpacked(packed: u32) -> Self {
         Self { events: packed >> 16, ended: packed & u32::from(u16::MAX) }
     }
 
@@ -193,10 +193,8 @@ impl Healer {
                 break known;
             }
             let Some(choice) = next(&world) else {
-                if let Some(violation) = unsettled(&world) {
-                    return Err((violation, schedule));
-                }
-                if let Some(violation) = locked_out(&world, &mut schedule) {
+                if let Err((violation, after)) = at_rest(&world) {
+                    schedule.extend(after);
                     return Err((violation, schedule));
                 }
                 self.add(fingerprint, Healing::default());
@@ -292,6 +290,15 @@ fn rank(world: &World, choice: &Choice, quiet: bool) -> Option<(u8, u64)> {
             timers.find(|(of, kind, _)| (of, kind) == (at, timer)).map(|(.., due)| (5, due.0))
         }
         _ => None,
+    }
+}
+
+/// Checks a world without further events. The events that show a violation are returned with it.
+pub(crate) fn at_rest(world: &World) -> Result<(), (Violation, Vec<Choice>)> {
+    let mut schedule = Vec::new();
+    match unsettled(world).or_else(|| locked_out(world, &mut schedule)) {
+        Some(violation) => Err((violation, schedule)),
+        None => Ok(()),
     }
 }
 

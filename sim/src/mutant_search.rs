@@ -224,6 +224,7 @@ fn explorer(entry: &Entry, states_max: usize) -> Explorer {
         liveness: entry.oracles.contains(&Oracle::Liveness),
         cycles: false,
         oracles: entry.oracles.to_vec(),
+        heal_at_once: usize::MAX,
         ..Explorer::default()
     }
 }

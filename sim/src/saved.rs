@@ -5,6 +5,7 @@
 
 use crate::coverage::Coverage;
 use crate::explorer::{Exploration, Explorer, Layer};
+use crate::healings::Next;
 use crate::liveness::Healing;
 use crate::path_tree::Trail;
 use handfast_core::node::{StateKind, TimerKind};
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use xxhash_rust::xxh3::Xxh3;
 
-const VERSION: &[u8] = b"handfast exploration 2\n";
+const VERSION: &[u8] = b"handfast exploration 3\n";
 /// Longest header, in bytes.
 const HEADER_MAX: u32 = 1 << 20;
 /// Worlds that are made again to see that the rules are those of the file.
@@ -139,6 +140,14 @@ impl Exploration<'_> {
         let graph = self.graph.iter().flat_map(|graph| graph.all()).collect::<Vec<_>>();
         to.list(graph.into_iter(), |to, successors| {
             to.list(successors.iter(), |to, world| to.numbers([*world]))
+        })?;
+        to.list(self.healings.all(), |to, (next, may_end)| {
+            let [kind, first, second] = match next {
+                Next::Rest => [0, 0, 0],
+                Next::To(world, ended) => [1, world, ended],
+                Next::Apart(healing) => [2, healing.events, healing.ended],
+            };
+            to.numbers([kind, first, second, may_end.unwrap_or(u32::MAX)])
         })?;
         let healed = self.known.healer.as_ref().map(|healer| healer.settled().entries());
         let healed = healed.unwrap_or_default();
@@ -278,6 +287,9 @@ impl<R: Read> Saved<R> {
         if !(first <= from && from <= end && end <= worlds) {
             return Err(SavedError::Damaged("layer"));
         }
+        if explorer.liveness && resumed.healings.len() != from {
+            return Err(SavedError::Damaged("healings"));
+        }
         resumed.layer = Layer::new(first..end, from, depth, Vec::new());
         resumed.keeps_next = end == worlds;
         resumed.transitions = self.header.transitions;
@@ -315,6 +327,18 @@ fn read_worlds(
             graph.iter_mut().for_each(|graph| graph.lead_to(world));
             (world < worlds).then_some(()).ok_or(SavedError::Damaged("graph"))
         })?;
+        Ok(())
+    })?;
+    let healings = &mut resumed.healings;
+    source.list(|source, _| {
+        let next = match (source.number()?, source.number()?, source.number()?) {
+            (0, ..) => Next::Rest,
+            (1, world, ended) if world < worlds => Next::To(world, ended),
+            (2, events, ended) => Next::Apart(Healing { events, ended }),
+            _ => return Err(SavedError::Damaged("healings")),
+        };
+        let may_end = source.number()?;
+        healings.add(next, (may_end != u32::MAX).then_some(may_end));
         Ok(())
     })?;
     source.list(|source, _| {
