@@ -1,35 +1,47 @@
 //! Worlds of one machine, and their two searches: exhaustive breadth-first exploration, and random
 //! schedules.
+//!
+//! A machine of any transport can have such a world: `sim-tests/examples/credit_queue.rs` has a small one.
 
 use crate::path_tree::Steps;
 use crate::seen::Memo;
+pub use handfast_transport_sim::Encoder;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::fmt::{Debug, Write as _};
 
 /// A machine, the actual state of its surroundings, and the oracles that compare the two.
+///
+/// A world keeps the number of faults that may still happen. [`happen`](Self::happen) subtracts the cost of the
+/// event, [`events`](Self::events) lists what the rest allows, and the rest is part of the
+/// [`fingerprint`](Self::fingerprint). No search bounds the faults otherwise.
 pub trait MachineWorld: Clone {
     /// Something that may happen. Valid in the world that listed it.
     type Event: Copy;
     /// The oracles of the world.
     type Oracle: Copy + Debug;
 
-    /// The oracle of a schedule without an end.
+    /// The oracle of a schedule without an end, which [`play`] alone reports.
     const NO_END: Self::Oracle;
 
-    /// All possible next events and their cost in faults, in a fixed order.
+    /// All possible next events and their cost in faults, in a fixed order. An event of cost 0 is free: it
+    /// happens sooner or later. A timer that can fire without end is free where nothing else is, and costs a fault
+    /// elsewhere.
     fn events(&self) -> Vec<(Self::Event, u32)>;
 
-    /// Applies an event and checks every oracle.
+    /// Applies an event, polls the outputs of the machine until there are none, acts on them, and checks every
+    /// oracle. The first violation is kept for [`violation`](Self::violation).
     fn happen(&mut self, event: (Self::Event, u32));
 
     /// The first violation so far.
     fn violation(&self) -> Option<&Violation<Self::Oracle>>;
 
-    /// The violation of a world that is at rest: nothing is left to happen without a fault.
+    /// The violation of a world that is at rest. Asked if [`events`](Self::events) lists no free event.
     fn unsettled(&self) -> Option<Violation<Self::Oracle>>;
 
-    /// Digest of all state that can affect future events.
+    /// Digest of all state that can affect future events or a later violation, made with an [`Encoder`]. Worlds of
+    /// equal fingerprints are explored once: a missing field hides worlds, and a number that only grows makes
+    /// their number infinite.
     fn fingerprint(&self) -> u128;
 
     /// Description of an event, valid before it is applied.
@@ -78,6 +90,9 @@ const EVENTS_MAX: u32 = 400;
 
 /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
 /// `states_max` worlds.
+///
+/// A cycle of free events, such as a timer that changes nothing, is not a finding: its worlds are known and none
+/// is at rest. [`play`] reports it as [`MachineWorld::NO_END`].
 pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Oracle> {
     let mut seen: Memo<()> = Memo::default();
     let mut steps: Steps<(W::Event, u32)> = Steps::default();
@@ -139,7 +154,8 @@ fn found<W: MachineWorld>(
 }
 
 /// Plays a random schedule until an oracle breaks or nothing is left to happen without a fault.
-/// One event in four may be a fault, while the budget lasts.
+/// One event in four may be a fault, while the world allows one. A schedule of 400 events without an end violates
+/// [`MachineWorld::NO_END`].
 pub fn play<W: MachineWorld>(start: &W, seed: u64) -> Option<Violation<W::Oracle>> {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
     let mut world = start.clone();
