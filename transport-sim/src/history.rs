@@ -33,8 +33,8 @@ pub struct Spent {
 pub(crate) struct History {
     /// A message was lost, or will never be answered.
     pub(crate) lost: bool,
-    /// Lanes that may repeat their last call by a timer: the peer has asked for that, or their answer met
-    /// nobody that it is for.
+    /// Lanes that may repeat their last call by a timer: the peer has asked for that, their answer met
+    /// nobody that it is for, or the peer has closed the lifecycle that they are offered to.
     deferred: Vec<LaneId>,
     /// Lifecycles that failed since the last success, or since the demand began.
     failures: Vec<(usize, NicPath, u32)>,
@@ -120,9 +120,27 @@ impl World {
                 let lanes = self.sites[host].node.lifecycles().filter(|(_, _, to, _)| *to == path);
                 let lanes: Vec<LaneId> = lanes.map(|(own, ..)| (host, own)).collect();
                 self.history.closed.extend(lanes);
+                self.remember_closed_offer(host, path);
             }
             _ => {}
         }
+    }
+
+    /// Records the offers that a close ends. A close before the end of Connect retires at once, without a
+    /// message (rule H11), so a lane that has offered itself, and has no call under way, waits for its timer.
+    fn remember_closed_offer(&mut self, site: usize, path: &NicPath) {
+        let ending = self.sites[site].node.lifecycles().filter_map(|(_, state, to, remote)| {
+            let unconnected = matches!(state, StateKind::Fencing | StateKind::Connecting);
+            remote.filter(|_| unconnected && to == path)
+        });
+        let offers = ending.filter_map(|remote| {
+            let mut sites = self.sites.iter();
+            let peer = self.host(sites.position(|at| at.incarnation == remote.incarnation)?);
+            let state = self.sites[peer].node.state_of(remote.lifecycle);
+            (state == Some(StateKind::Announced)).then_some((peer, remote.lifecycle))
+        });
+        let offers: Vec<LaneId> = offers.collect();
+        self.history.deferred.extend(offers);
     }
 
     /// Records a call of a node.
@@ -324,4 +342,99 @@ fn is_lasting(failure: &Failure) -> bool {
 
 fn repeats(kind: TimerKind) -> bool {
     matches!(kind, TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::setup::{Command, CommandKind, Devices, Faults, Operations, Setup};
+    use crate::world::{Step, World};
+    use handfast_core::node::{Limits, Timing};
+    use handfast_core::sharing::Sharing;
+    use handfast_core::target::Target;
+    use handfast_core::{NicPath, Node};
+    use std::sync::Arc;
+
+    const CLOSE: Command = Command { site: 1, peer: 0, kind: CommandKind::Close };
+
+    /// A close ends the offer that its lifecycle waits to connect to, and none once that is connected: the
+    /// peer hears of it.
+    #[test]
+    fn closed_offer_is_excused_until_it_is_connected() {
+        let mut world = offered();
+        let path = world.path(0).clone();
+        let mut closed = world.clone();
+        closed.remember_command(CLOSE, &path);
+        let offer = closed.node(0).lifecycles().map(|(own, ..)| (0, own)).next();
+        assert_eq!(closed.history.deferred, Vec::from_iter(offer));
+        play(&mut world, "Connect of B#1 is done");
+        world.remember_command(CLOSE, &path);
+        assert_eq!(world.history.deferred, []);
+        assert!(!world.history.closed.is_empty());
+    }
+
+    /// The next call of the lane ends the excuse.
+    #[test]
+    fn excuse_ends_with_the_next_call() {
+        let mut world = offered();
+        let path = world.path(0).clone();
+        world.remember_command(CLOSE, &path);
+        assert_eq!(world.history.deferred.len(), 1);
+        play(&mut world, "timer RequestRetry of A#1");
+        assert_eq!(world.history.deferred, []);
+    }
+
+    /// A has offered its lifecycle in a reply to B, which connects to it.
+    fn offered() -> World {
+        let mut world = World::new(setup());
+        for words in [
+            "A opens",
+            "B opens",
+            "Create of A#1 is done",
+            "Create of B#1 is done",
+            "A receives request of B#1",
+            "B gets reply of A#1",
+        ] {
+            play(&mut world, words);
+        }
+        world
+    }
+
+    /// Applies the first event with these words.
+    fn play(world: &mut World, words: &str) {
+        let mut choices = Vec::new();
+        world.actions(&mut choices);
+        let known: Vec<_> = choices.iter().map(|choice| world.describe(&choice.action)).collect();
+        let place = known.iter().position(|event| event.contains(words));
+        let place = place.unwrap_or_else(|| panic!("no '{words}' in {known:?}"));
+        world.apply(&choices[place], &mut Step::default());
+    }
+
+    fn setup() -> Setup {
+        let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
+        let path = |name| NicPath::parse(name).expect("a well-formed path");
+        Setup {
+            sites: vec![path("a:1@nic"), path("b:1@nic")],
+            processes: Vec::new(),
+            rails: false,
+            mute: None,
+            without_gid: None,
+            old: None,
+            prompt: false,
+            limits: Limits::default(),
+            timing: Timing::default(),
+            commands: vec![open(0, 1), open(1, 0)],
+            reopen: false,
+            faults: Faults { early_timer: true, ..Faults::NONE },
+            faults_max: 1,
+            operations: Operations::Stepwise,
+            prune: false,
+            transfers: None,
+            devices: Devices::default(),
+            lasting: false,
+            build: Arc::new(Node::new),
+            build_target: Target::new,
+            build_sharing: Sharing::new,
+            build_connections: None,
+        }
+    }
 }

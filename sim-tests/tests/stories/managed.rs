@@ -62,6 +62,20 @@ fn managed_lane_of_one_side_survives_two_faults() {
     }
 }
 
+/// Closes and restarts with every operation an event of its own, and one fault. Without optimisation the
+/// worlds take minutes, and the fault is left out.
+#[test]
+fn managed_lanes_close_and_restart_stepwise() {
+    let faults_max = u32::from(!cfg!(debug_assertions));
+    for scenario in [Scenario::CloseAgainstClose, Scenario::OpenAgainstRestart] {
+        holds(&case(scenario, Operations::Stepwise, faults_max));
+    }
+    let at_night = faults_max * u32::from(nightly());
+    for scenario in [Scenario::SimultaneousOpen, Scenario::Established] {
+        holds(&case(scenario, Operations::Stepwise, at_night));
+    }
+}
+
 /// The same worlds on the other devices of iWARP, where the dialler sends the first frame.
 #[test]
 fn managed_lanes_on_iwarp_survive_a_fault() {
