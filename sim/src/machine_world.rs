@@ -3,6 +3,7 @@
 //!
 //! A machine of any transport can have such a world: `sim-tests/examples/credit_queue.rs` has a small one.
 
+use crate::cycles::FreeGraph;
 use crate::path_tree::Steps;
 use crate::seen::Memo;
 pub use handfast_transport_sim::Encoder;
@@ -21,8 +22,13 @@ pub trait MachineWorld: Clone {
     /// The oracles of the world.
     type Oracle: Copy + Debug;
 
-    /// The oracle of a schedule without an end, which [`play`] alone reports.
+    /// The oracle of a schedule without an end. [`explore`] reports worlds that free events lead back to, [`play`]
+    /// a schedule that is too long.
     const NO_END: Self::Oracle;
+
+    /// Whether free events may lead back to a world, such as uses without end whose number is no part of the
+    /// fingerprint.
+    const RECURS: bool = false;
 
     /// All possible next events and their cost in faults, in a fixed order. An event of cost 0 is free: it
     /// happens sooner or later. A timer that can fire without end is free where nothing else is, and costs a fault
@@ -91,14 +97,15 @@ const EVENTS_MAX: u32 = 400;
 /// Tries every event in every world, until no new world appears, an oracle breaks, or there are
 /// `states_max` worlds.
 ///
-/// A cycle of free events, such as a timer that changes nothing, is not a finding: its worlds are known and none
-/// is at rest. [`play`] reports it as [`MachineWorld::NO_END`].
+/// A cycle of free events, such as a timer that changes nothing, is a finding of [`MachineWorld::NO_END`], unless
+/// the world [recurs](MachineWorld::RECURS). It is looked for when no new world appears.
 pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Oracle> {
-    let mut seen: Memo<()> = Memo::default();
+    let mut seen: Memo<u32> = Memo::default();
+    let mut graph = FreeGraph::default();
     let mut steps: Steps<(W::Event, u32)> = Steps::default();
     let mut searched =
         Searched { states: 1, transitions: 0, depth: 0, rests: 0, cut_short: false, finding: None };
-    seen.insert(start.fingerprint(), ());
+    seen.insert(start.fingerprint(), 0);
     let mut layer = vec![(0u32, start.clone())];
     while !layer.is_empty() {
         let mut next = Vec::new();
@@ -111,6 +118,7 @@ pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Ora
                 searched.finding = Some(found(start, &steps.schedule(number, None), violation));
                 return searched;
             }
+            graph.begin();
             for event in events {
                 let mut after = world.clone();
                 after.happen(event);
@@ -120,7 +128,12 @@ pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Ora
                     searched.finding = Some(found(start, &schedule, violation));
                     return searched;
                 }
-                if seen.insert(after.fingerprint(), ()).is_some() {
+                let new = steps.len();
+                let reached = *seen.entry(after.fingerprint()).or_insert(new);
+                if event.1 == 0 {
+                    graph.lead_to(reached);
+                }
+                if reached != new {
                     continue;
                 }
                 searched.states += 1;
@@ -133,6 +146,14 @@ pub fn explore<W: MachineWorld>(start: &W, states_max: usize) -> Searched<W::Ora
         }
         searched.depth += u32::from(!next.is_empty());
         layer = next;
+    }
+    if let Err(endless) = graph.longest(searched.states)
+        && !W::RECURS
+    {
+        let detail = format!("{} worlds never come to rest without a fault", endless.len());
+        let first = endless.first().copied().unwrap_or_default();
+        let violation = Violation { oracle: W::NO_END, detail };
+        searched.finding = Some(found(start, &steps.schedule(first, None), violation));
     }
     searched
 }
@@ -177,4 +198,57 @@ pub fn play<W: MachineWorld>(start: &W, seed: u64) -> Option<Violation<W::Oracle
     }
     let detail = format!("not at rest after {EVENTS_MAX} events");
     Some(Violation { oracle: W::NO_END, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MachineWorld, Violation, explore, play};
+
+    /// A light that is switched on, and then turns itself off and on.
+    #[derive(Clone, Default)]
+    struct Light {
+        is_on: bool,
+        blinks: bool,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct NoEnd;
+
+    impl MachineWorld for Light {
+        type Event = ();
+        type Oracle = NoEnd;
+        const NO_END: NoEnd = NoEnd;
+
+        fn events(&self) -> Vec<((), u32)> {
+            let may = self.blinks || !self.is_on;
+            may.then_some(((), 0)).into_iter().collect()
+        }
+        fn happen(&mut self, _: ((), u32)) {
+            self.is_on = !self.is_on;
+        }
+        fn violation(&self) -> Option<&Violation<NoEnd>> {
+            None
+        }
+        fn unsettled(&self) -> Option<Violation<NoEnd>> {
+            None
+        }
+        fn fingerprint(&self) -> u128 {
+            u128::from(self.is_on)
+        }
+        fn describe(&self, (): ()) -> String {
+            "switch".to_owned()
+        }
+    }
+
+    #[test]
+    fn loop_of_free_events_is_found_by_both_searches() {
+        let light = Light::default();
+        assert!(explore(&light, 10).finding.is_none());
+        assert_eq!(play(&light, 0), None);
+        let blinking = Light { blinks: true, ..light };
+        let searched = explore(&blinking, 10);
+        let found = searched.finding.expect("a loop of two worlds");
+        assert_eq!((searched.states, found.violation.oracle), (2, NoEnd));
+        assert_eq!(play(&blinking, 0).map(|found| found.oracle), Some(NoEnd));
+    }
 }

@@ -131,6 +131,7 @@ impl MachineWorld for QpnReuseWorld {
     type Oracle = PolicyOracle;
 
     const NO_END: PolicyOracle = PolicyOracle::Liveness;
+    const RECURS: bool = true;
 
     fn events(&self) -> Vec<(Event, u32)> {
         if self.announcements >= ANNOUNCEMENTS_MAX {

@@ -223,6 +223,7 @@ impl MachineWorld for QuotaWorld {
     type Oracle = PolicyOracle;
 
     const NO_END: PolicyOracle = PolicyOracle::Liveness;
+    const RECURS: bool = true;
 
     fn events(&self) -> Vec<(Event, u32)> {
         let mut events = Vec::new();
