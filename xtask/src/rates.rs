@@ -1,13 +1,17 @@
-//! `cargo xtask rates`: the speed of the simulation, next to that of an earlier program.
+//! `cargo xtask rates`: the speed of the simulation, next to that of an earlier program or of stateright.
 
 // Rates and ratios are only reported.
 #![allow(clippy::float_arithmetic)]
 
+pub(crate) mod stateright;
+
 use crate::project::Project;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Measure explorations and random schedules, in turns with an earlier program
@@ -16,6 +20,9 @@ use std::time::{Duration, Instant};
 /// clock and, since other load does not change it much, by processor time. Each program explores its own
 /// worlds by its own rules, with all its threads. Takes two minutes after the build; the clock is of use
 /// on a machine without other load alone.
+///
+/// With --stateright it measures the explorer and the breadth-first checker of stateright instead, in turns:
+/// one program, the same worlds, events and oracles, and no healing of worlds, which stateright cannot do.
 ///
 /// Exit code: 0 if everything was measured.
 #[derive(clap::Args)]
@@ -29,6 +36,15 @@ pub(crate) struct Arguments {
     /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
+    /// Measure the explorer next to stateright
+    #[arg(long, conflicts_with_all = ["base", "program"])]
+    stateright: bool,
+    /// Number of faults of the comparison with stateright
+    #[arg(long, value_name = "COUNT", default_value_t = 2, requires = "stateright")]
+    faults: u8,
+    /// Number of threads of both checkers [default: one per processor]
+    #[arg(long, value_name = "COUNT", requires = "stateright")]
+    threads: Option<NonZeroUsize>,
 }
 
 /// Places of the times of children in `/proc/self/stat`, after the name; see proc(5).
@@ -52,6 +68,11 @@ const CASES: [Case; 4] = [
 ];
 
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
+    if arguments.stateright {
+        let threads = arguments.threads.map_or_else(thread::available_parallelism, Ok)?;
+        stateright::run(project, arguments.rounds, arguments.faults, threads.get())?;
+        return Ok(true);
+    }
     let program = match &arguments.program {
         Some(program) => program.clone(),
         None => build(project)?,
@@ -110,15 +131,22 @@ impl Measured {
     }
 }
 
-/// Runs a program.
+/// Runs the program `handfast`.
 fn measure(program: &Path, words: &[&str]) -> Result<Measured> {
+    let mut command = Command::new(program);
+    command.arg("sim").args(words).arg("--json");
+    measured(command)
+}
+
+/// Runs a program that prints a line of JSON.
+fn measured(mut command: Command) -> Result<Measured> {
     let before = processor_s();
-    let output = Command::new(program).arg("sim").args(words).arg("--json").output()?;
+    let output = command.output()?;
     let processor_s = processor_s().zip(before).map(|(after, before)| after - before);
     let text = String::from_utf8_lossy(&output.stdout);
-    let words = words.join(" ");
-    let line = text.lines().next().with_context(|| format!("no output of sim {words}"))?;
-    let line = serde_json::from_str(line).with_context(|| format!("the JSON of sim {words}"))?;
+    let failed = || format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let line = text.lines().next().with_context(failed)?;
+    let line = serde_json::from_str(line).with_context(failed)?;
     Ok(Measured { line, processor_s })
 }
 

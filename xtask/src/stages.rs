@@ -9,6 +9,7 @@ pub(crate) use rust_tests::{NIGHTLY, TestBinary, binary, build, judged};
 use crate::checks::{circles, graph, inventory, links, program, texts};
 use crate::features::Features;
 use crate::project::Project;
+use crate::rates::stateright;
 use crate::report::{Outcome, Stage, Step, Summary, check_required, skipped};
 use crate::{api, c_library, dashboard, fleet, fuzz, gpu, guest, python, setup, upgrade, variants};
 use anyhow::{Result, bail};
@@ -375,6 +376,7 @@ fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     if nightly {
         steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
         steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));
+        steps.push(Step::new("stateright", |deadline| stateright::step(project, deadline)));
         steps.push(Step::new("planted", |deadline| variants::planted(project, deadline)));
         steps.push(Step::new("engine-variants", |deadline| variants::engine(project, deadline)));
     }
