@@ -118,7 +118,7 @@ impl Default for Explorer {
             cycles: true,
             oracles: Vec::new(),
             apart: false,
-            whole_max: 4_096,
+            whole_max: 16_384,
             heal_at_once: 4_096,
             threads: 1,
         }
