@@ -14,7 +14,7 @@ use crate::seen::{Compact, Memo};
 use crate::transcript::transcript;
 use handfast_transport_sim::{Choice, Oracle, Violation, World};
 use std::ops::Range;
-use std::vec;
+use std::{panic, thread, vec};
 
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
@@ -157,6 +157,36 @@ pub struct Progress {
 
 /// Where the next event of a healing leads, by number or by fingerprint, and the lifecycles that it ends.
 type Leads = (Result<u32, u128>, u32);
+
+/// A world that does not heal, the violation, and the events after it.
+type Unhealed = (u32, Violation, Vec<Choice>);
+
+/// Worlds that heal before their healings are merged, when the bound on worlds was reached.
+const LEFT_BLOCK: u32 = 1_024;
+
+/// Heals worlds by events of their own.
+struct Settling<'a> {
+    ways: &'a Ways,
+    healer: Healer,
+    trail: Trail,
+}
+
+impl<'a> Settling<'a> {
+    fn new(exploration: &'a Exploration<'_>, healer: Healer) -> Self {
+        Self { ways: &exploration.known.ways, healer, trail: Trail::default() }
+    }
+
+    /// Heals a world, after `earlier` healings.
+    fn settle(&mut self, number: u32, earlier: &Healer) -> Result<Healing, Unhealed> {
+        let world = self.ways.world(number, &mut self.trail);
+        let fingerprint = world.fingerprint_without_budget();
+        let healed = self.healer.heal_known(&world, fingerprint, earlier).and_then(|healing| {
+            let wasteful = wasteful(&world, healing);
+            wasteful.map_or(Ok(healing), |violation| Err((violation, Vec::new())))
+        });
+        healed.map_err(|(violation, healing)| (number, violation, healing))
+    }
+}
 
 /// An exploration under way.
 pub struct Exploration<'a> {
@@ -377,21 +407,58 @@ impl Exploration<'_> {
     }
 
     /// The worst healing of all worlds, if all of them heal.
-    fn heal(&self) -> Result<Healing, Ending> {
-        let (mut healer, mut trail) = (Healer::asking(&self.bounds.oracles), Trail::default());
-        let mut settle = |number: u32| {
-            let world = self.known.ways.world(number, &mut trail);
-            let healed = healer.liveness(&world).and_then(|healing| {
-                let wasteful = wasteful(&world, healing);
-                wasteful.map_or(Ok(healing), |violation| Err((violation, Vec::new())))
-            });
-            healed.map_err(|(violation, way)| self.violated(number, None, violation, way))
+    fn heal(&mut self) -> Result<Healing, Ending> {
+        let left = self.heal_left()?;
+        let first = self.healings.len();
+        let mut settling = Settling::new(self, Healer::asking(&self.bounds.oracles));
+        let nothing = Healer::default();
+        let settle = |number: u32| match number.checked_sub(first) {
+            Some(at) => Ok(left.get(at as usize).copied().unwrap_or_default()),
+            None => settling.settle(number, &nothing),
         };
-        let left = self.healings.len()..self.known.ways.steps.len();
-        let worst = left.map(&mut settle).try_fold(Healing::default(), |worst, healing| {
-            healing.map(|healing| worst.worse(healing))
-        })?;
-        Ok(worst.worse(self.healings.worst(settle)?))
+        let worst = self.healings.worst(settle).map_err(|unhealed| self.unhealed(unhealed))?;
+        Ok(left.into_iter().fold(worst, Healing::worse))
+    }
+
+    /// Heals the worlds whose events were not tried, by all threads.
+    fn heal_left(&mut self) -> Result<Vec<Healing>, Ending> {
+        let mut left = Vec::new();
+        let mut healer = self.known.healer.take().unwrap_or_default();
+        let mut from = self.healings.len();
+        let end = self.known.ways.steps.len();
+        while from < end {
+            let block = from..end.min(from.saturating_add(LEFT_BLOCK));
+            from = block.end;
+            let threads = u32::try_from(self.bounds.threads.max(1)).unwrap_or(1);
+            let share = LEFT_BLOCK.div_ceil(threads);
+            let heal = |first: u32| {
+                let mut own = Settling::new(self, Healer::continuing(&self.bounds.oracles));
+                let of = first..block.end.min(first.saturating_add(share));
+                let healed: Vec<_> = of.map(|number| own.settle(number, &healer)).collect();
+                (healed, own.healer.into_added())
+            };
+            let shares = block.clone().step_by(share as usize);
+            let healed: Vec<_> = thread::scope(|scope| {
+                let heal = &heal;
+                let threads: Vec<_> =
+                    shares.map(|first| scope.spawn(move || heal(first))).collect();
+                let joined = threads.into_iter().map(|thread| {
+                    thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+                });
+                joined.collect()
+            });
+            for (healed, added) in healed {
+                for healing in healed {
+                    left.push(healing.map_err(|unhealed| self.unhealed(unhealed))?);
+                }
+                healer.learn(added);
+            }
+        }
+        Ok(left)
+    }
+
+    fn unhealed(&self, (number, violation, healing): Unhealed) -> Ending {
+        self.violated(number, None, violation, healing)
     }
 
     /// The longest schedule without a fault, if all of them end.

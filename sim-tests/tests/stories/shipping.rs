@@ -552,7 +552,13 @@ pub(crate) fn holds_at_night(explorer: &Explorer, scenario: Scenario, setup: Set
         return holds_by(explorer, scenario, setup);
     }
     let Explorer { apart, whole_max, .. } = *explorer;
-    let nearest = Explorer { apart, whole_max, states_max: NEAREST, ..Explorer::default() };
+    let nearest = Explorer {
+        apart,
+        whole_max,
+        states_max: NEAREST,
+        heal_at_once: NEAREST,
+        ..Explorer::default()
+    };
     let report = nearest.explore(&scenario.begin(setup.clone()));
     println!(
         "{scenario:?} K={} {:?}: the nearest {} states, {} transitions, all of fewer than {} events",
