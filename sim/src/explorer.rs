@@ -155,7 +155,7 @@ pub struct Progress {
     pub kept_bytes: usize,
 }
 
-/// Where the next event of a healing leads, by number or by fingerprint, and the lifecycles that it ends.
+/// The world after the next event of a healing, by number or by fingerprint, and the lifecycles that it ends.
 type Leads = (Result<u32, u128>, u32);
 
 /// A world that does not heal, the violation, and the events after it.

@@ -1,12 +1,12 @@
 //! The healings of the worlds of an exploration, from those of their successors.
 //!
-//! Each event of a healing is one of an exploration too. A world therefore keeps only where its next one
-//! leads, and the healings of all worlds are found at the end, without an event of their own.
+//! Each event of a healing is one of an exploration too. A world therefore keeps only the one after its
+//! next event, and the healings of all worlds are found at the end, without an event of their own.
 
 use crate::liveness::{HEAL_EVENTS_MAX, Healing, exceeds};
 use crate::path_tree::{bytes, push};
 
-/// What a world does next once faults have stopped.
+/// The next event of a world once faults have stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing: it is at rest.
@@ -25,10 +25,10 @@ const APART: u8 = u8::MAX;
 const UNKNOWN: u32 = u32::MAX;
 const BEGUN: u32 = u32::MAX - 1;
 
-/// What each world whose events were tried does next, by its number.
+/// The next event of each world whose events were tried, by its number.
 #[derive(Default)]
 pub(crate) struct Healings {
-    /// Where it leads; to itself at rest. With [`APART`] an index in `apart`.
+    /// The world after it; the same at rest. With [`APART`] an index in `apart`.
     to: Vec<u32>,
     ended: Vec<u8>,
     /// Lifecycles that may end until it is at rest.

@@ -67,7 +67,7 @@ pub(crate) struct Parent {
     pub(crate) heals: Option<Heals>,
 }
 
-/// How a world heals.
+/// The healing of a world.
 pub(crate) struct Heals {
     /// Its next event, or the violation with the events after it.
     pub(crate) next: Result<NextTried, (Violation, Vec<Choice>)>,
