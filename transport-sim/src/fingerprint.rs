@@ -9,7 +9,6 @@ use handfast_core::node::Ranks;
 use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::wire::Message;
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
-use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -414,11 +413,11 @@ fn hash_operation(
     }
 }
 
-/// Hashes the debug form of each target, which contains every field, counters included.
+/// Hashes the fingerprint of each target, and the keys that work requests on their way have.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     hash_transfers(data, encoder, |target, encoder| {
-        // Writing to memory does not fail.
-        let _ = write!(encoder, "{target:?}");
+        (target.peer, target.run.0).hash(encoder);
+        target.machine.fingerprint_with_keys(encoder);
     });
 }
 
@@ -445,12 +444,5 @@ fn hash_transfers(data: &Data, encoder: &mut Encoder, hash: fn(&Target, &mut Enc
         for target in &site.targets {
             hash(target, encoder);
         }
-    }
-}
-
-impl std::fmt::Write for Encoder {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.bytes.extend_from_slice(text.as_bytes());
-        Ok(())
     }
 }

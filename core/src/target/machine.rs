@@ -325,6 +325,15 @@ impl Target {
         (&self.draining, &self.watchdog, &self.ended).hash(&mut hasher);
         (self.used, self.uses).hash(&mut hasher);
     }
+
+    /// Feeds the machine to `hasher` as [`Target::fingerprint`] does, with the keys of batches and attempts:
+    /// a caller that keeps such keys can then tell stale ones from others.
+    pub fn fingerprint_with_keys(&self, hasher: &mut dyn Hasher) {
+        self.fingerprint(hasher);
+        self.transfers.hash_keys(hasher);
+        let mut hasher = hasher;
+        (self.is_incomplete, self.settled).hash(&mut hasher);
+    }
 }
 
 /// The cause of a lane's end of which none was given.

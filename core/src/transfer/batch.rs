@@ -9,7 +9,6 @@ use crate::transport::TransportError;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::{self, Debug};
 
 /// Shares with bytes no slice was cut for, in the order of submission.
 pub(super) const UNCUT: usize = 0;
@@ -42,16 +41,9 @@ const SPARES_MAX: usize = 4;
 /// Requests of the longest spare list; that of a larger batch is freed with it.
 const SPARE_REQUESTS_MAX: usize = 256;
 
-/// Lists of finished batches, for the next ones. They are empty, so no fingerprint has them.
-#[derive(Clone, Default)]
+/// Lists of finished batches, for the next ones. They are empty, and no fingerprint has them.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Spares(Vec<(Vec<Progress>, Vec<u32>)>);
-
-/// The same text for any number of lists: simulated worlds are compared by what a machine prints.
-impl Debug for Spares {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Spares")
-    }
-}
 
 impl Spares {
     fn take(&mut self) -> (Vec<Progress>, Vec<u32>) {

@@ -43,6 +43,13 @@ impl Transfers {
         self.queues.hash(&self.slices, &self.shares, hasher);
     }
 
+    /// Feeds the keys of batches and attempts to `hasher`, which [`Transfers::fingerprint`] leaves out.
+    pub fn hash_keys(&self, hasher: &mut dyn Hasher) {
+        let mut hasher = hasher;
+        self.batches.hash_generations(&mut hasher);
+        self.slices.hash_generations(&mut hasher);
+    }
+
     fn hash_batch(&self, batch: &Batch, mut hasher: &mut dyn Hasher) {
         for progress in &batch.requests {
             let Progress { request, queue, bytes, touched } = progress;

@@ -97,6 +97,11 @@ impl<T> Slab<T> {
         (self.entries.len(), &self.free).hash(hasher);
     }
 
+    /// Hashes the generations of all slots, which keys have.
+    pub(super) fn hash_generations(&self, hasher: &mut impl Hasher) {
+        self.entries.iter().for_each(|entry| entry.generation.hash(hasher));
+    }
+
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
         self.entries.get(slot as usize)?.value.as_ref()
     }

@@ -87,12 +87,13 @@ fn fingerprint_equals_behaviour() {
     assert_eq!(prints.len(), histories.len());
     let mut again = Bench::new(SMALL);
     again.post(&[read(5)], Some(CompletionStatus::Done));
-    let once = again.fingerprint();
+    let (once, keys) = (again.fingerprint(), again.keys());
     let next = again.submit(&[read(5)]);
     let post = again.posts.pop().expect("the lane has room");
     again.complete(post.slice, CompletionStatus::Done);
     assert!(again.has_ended(next));
     assert_eq!(again.fingerprint(), once, "names and counters are no part of it");
+    assert_ne!(again.keys(), keys, "slots are used again by other names");
 }
 
 impl Bench {
@@ -112,6 +113,12 @@ impl Bench {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.transfers.fingerprint(&mut hasher);
+        hasher.finish()
+    }
+
+    fn keys(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.transfers.hash_keys(&mut hasher);
         hasher.finish()
     }
 }
