@@ -249,7 +249,7 @@ fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 6] {
         stage(
             "deep",
             "explorations of a bounded time: rails, mixed fleets, more faults",
-            2_700,
+            600,
             vec![Step::new("bounded", |deadline| rust_tests::deep(project, deadline))],
         ),
     ]

@@ -1,5 +1,6 @@
 //! Transfers over devices: restarts, retirements with work in flight, lost and late packets.
 
+use crate::nightly;
 use handfast_core::Event;
 use handfast_sim::sweep::Random;
 use handfast_sim::{
@@ -44,7 +45,8 @@ fn managed(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_m
 }
 
 pub(super) fn explore(case: &Case, start: &World) -> Report {
-    let explorer = Explorer { states_max: 500_000, ..Explorer::default() };
+    let states_max = if nightly() { 20_000_000 } else { 500_000 };
+    let explorer = Explorer { states_max, ..Explorer::default() };
     let report = explorer.explore(start);
     println!(
         "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",

@@ -21,8 +21,10 @@ const SEEDED: &str = "seeds";
 const VARIANTS: &str = "variants::";
 /// Part of the paths of that package's explorations with a bound of time.
 const DEEP: &str = "deep::";
-/// Their bound, in seconds; the one with four faults has half as much again.
-const DEEP_SECONDS: (&str, u64) = ("HANDFAST_DEEP_SECONDS", 30 * 60);
+/// Their bound, in seconds; the one with four faults has three times as many.
+const DEEP_SECONDS: (&str, u64) = ("HANDFAST_DEEP_SECONDS", 10 * 60);
+/// Explorations of a bounded time at once, by the memory of a machine.
+const DEEP_THREADS: &str = "--test-threads=2";
 /// Enables tests that take minutes: explorations of that package, and tests with released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
@@ -315,7 +317,7 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Step<'_> {
 /// Explorations that end at a bound of time, if not before. The note says how far each came.
 pub(super) fn deep(project: &Project, deadline: Instant) -> Outcome {
     let mut command = project.cargo(&STORIES);
-    command.args(["--", DEEP, "--show-output", "--test-threads=1"]);
+    command.args(["--", DEEP, "--show-output", DEEP_THREADS]);
     command.env(DEEP_SECONDS.0, DEEP_SECONDS.1.to_string());
     let output = project.run(modest(command), "deep", deadline)?;
     let ended = output.lines().filter(|line| line.starts_with("exhausted: ")).count();
