@@ -75,10 +75,10 @@ fn a_mapped_file_shares_its_bytes() {
 
 #[test]
 fn foreign_memory_lives_as_long_as_the_block() {
-    let mut owner = vec![5_u8; 32].into_boxed_slice();
+    let mut owner = vec![5_u8; 32];
     let start = owner.as_mut_ptr();
-    let owner: Arc<Box<[u8]>> = Arc::new(owner);
-    // SAFETY: the box is owned by the keepalive and touched only through the block.
+    let owner: Arc<Vec<u8>> = Arc::new(owner);
+    // SAFETY: the bytes are owned by the keepalive and touched only through the block.
     let memory = unsafe { Memory::from_raw(start, 32, owner.clone()) }.unwrap();
     let mut out = [0; 32];
     memory.copy_out(0, &mut out).unwrap();

@@ -75,10 +75,14 @@ pub(crate) const MUTANTS: Tool =
 const CARGO_C_INSTALL: &str = "cargo install --locked cargo-c@0.10.24+cargo-0.98.0";
 pub(crate) const CARGO_C: Tool =
     tool("cargo-c", "cargo capi --version", &[CARGO_C_INSTALL], "release");
+const MIRI_INSTALL: &str =
+    "rustup toolchain install nightly --profile minimal --component miri,rust-src";
+pub(crate) const MIRI: Tool =
+    tool("Miri", "rustup run nightly cargo miri --version", &[MIRI_INSTALL], "sanitizer");
 const CPP_INSTALL: [&str; 2] =
     ["apt-get update --quiet", "apt-get install --yes --no-install-recommends g++"];
 pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "libfuzzer");
-const TOOLS: [&Tool; 6] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &MUTANTS];
+const TOOLS: [&Tool; 7] = [&RUSTFMT, &CLIPPY, &DENY, &CARGO_C, &CPP, &MUTANTS, &MIRI];
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {

@@ -228,9 +228,13 @@ fn at_night(project: &Project, depth: Depth) -> [Stage<'_>; 6] {
     [
         stage(
             "sanitizer",
-            "memory errors and leaks, with AddressSanitizer",
+            "memory errors and leaks, with AddressSanitizer and Miri",
             300,
-            vec![sanitizer::step(project), sanitizer::verbs_step(project)],
+            vec![
+                sanitizer::step(project),
+                sanitizer::verbs_step(project),
+                sanitizer::pointers_step(project),
+            ],
         ),
         stage(
             "libfuzzer",

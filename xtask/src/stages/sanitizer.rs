@@ -1,11 +1,12 @@
-//! Memory errors and leaks, found by AddressSanitizer.
+//! Memory errors and leaks, found by AddressSanitizer, and pointers without a right, found by Miri.
 
 use super::judged;
-use crate::command;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Step, skipped};
+use crate::{command, setup};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The packages with unsafe code that needs no device, and the engine, which must not leak.
 const PACKAGES: [&str; 4] =
@@ -45,6 +46,35 @@ pub(super) fn verbs_step(project: &Project) -> Step<'_> {
         command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
         command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer-of-lanes"));
         judged(&project.run(command, "addresses-of-lanes", deadline)?)
+    })
+}
+
+/// Tests of registered memory that Miri does not run: it has no `memfd_create`, `fstatfs`, `move_pages` nor sockets of
+/// packets, maps no file, and unmaps no part of a mapping; a full table takes minutes.
+const NOT_IN_MIRI: [&str; 9] = [
+    "memfd::",
+    "numa::",
+    "a_mapped_file_shares_its_bytes",
+    "children_lack_a_block_while_it_is_hidden",
+    "files_and_foreign_memory_stay_with_children",
+    "large_blocks_ask_for_huge_pages",
+    "shared_block_is_mapped_with_its_rights",
+    "the_table_is_bounded",
+    "unsealed_and_short_files_are_refused",
+];
+
+/// The tests of registered memory in Miri, with strict provenance. All other unsafe code calls the system,
+/// libibverbs, CUDA, C or Python, which Miri does not run.
+pub(super) fn pointers_step(project: &Project) -> Step<'_> {
+    Step::new("pointers", move |deadline| {
+        setup::MIRI.check()?;
+        let mut command = Command::new("rustup");
+        command.current_dir(project.root()).args(["run", "nightly", "cargo", "miri", "test"]);
+        command.args(["--package", "handfast-transport", "--lib", "--test", "memory", "--"]);
+        command.args(NOT_IN_MIRI.iter().flat_map(|test| ["--skip", test]));
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-strict-provenance");
+        command.env("PROPTEST_CASES", "8").env("CARGO_TARGET_DIR", project.scratch().join("miri"));
+        judged(&project.run(command, "pointers", deadline)?)
     })
 }
 
