@@ -393,10 +393,12 @@ impl Exploration<'_> {
         let next = match heals.next {
             Ok(NextTried::Known(next)) => next,
             Ok(NextTried::At(_)) => {
-                let (to, ended) = leads?;
-                let to =
-                    to.or_else(|fingerprint| self.known.seen.get(fingerprint).ok_or(fingerprint));
-                Next::To(to.ok()?, ended)
+                let to = leads.and_then(|(to, ended)| {
+                    let to = to.or_else(|fingerprint| self.known.seen.get(fingerprint).ok_or(()));
+                    Some(Next::To(to.ok()?, ended))
+                });
+                debug_assert!(to.is_some(), "the event was tried, and led to a world that is seen");
+                to?
             }
             Err((violation, healing)) => {
                 return Some(self.violated(world, None, violation, healing));
@@ -412,9 +414,9 @@ impl Exploration<'_> {
         let first = self.healings.len();
         let mut settling = Settling::new(self, Healer::asking(&self.bounds.oracles));
         let nothing = Healer::default();
-        let settle = |number: u32| match number.checked_sub(first) {
-            Some(at) => Ok(left.get(at as usize).copied().unwrap_or_default()),
-            None => settling.settle(number, &nothing),
+        let settle = |number: u32| {
+            let known = number.checked_sub(first).and_then(|at| left.get(at as usize));
+            known.map_or_else(|| settling.settle(number, &nothing), |healing| Ok(*healing))
         };
         let worst = self.healings.worst(settle).map_err(|unhealed| self.unhealed(unhealed))?;
         Ok(left.into_iter().fold(worst, Healing::worse))

@@ -176,7 +176,6 @@ impl MachineWorld for FallbackWorld {
     type Oracle = PolicyOracle;
 
     const NO_END: PolicyOracle = PolicyOracle::Liveness;
-    const RECURS: bool = true;
 
     fn events(&self) -> Vec<(Event, u32)> {
         let mut events = Vec::new();

@@ -131,7 +131,6 @@ impl MachineWorld for QpnReuseWorld {
     type Oracle = PolicyOracle;
 
     const NO_END: PolicyOracle = PolicyOracle::Liveness;
-    const RECURS: bool = true;
 
     fn events(&self) -> Vec<(Event, u32)> {
         if self.announcements >= ANNOUNCEMENTS_MAX {
