@@ -21,10 +21,14 @@ const OPTIONS: [&str; 4] = ["--timeout", "5s", "--retries", "8"];
 /// Bytes of messages that are kept of a command, its last.
 const ERRORS_BYTES_MAX: usize = 16 << 10;
 /// Mounts a disk of one page at a place that this command alone sees, and runs a program. The recording
-/// of a whole transfer is longer.
-const ON_FULL_DISK: &str = "mount -t tmpfs -o size=4k,mode=700 full \"$0\" && exec \"$@\"";
+/// of a whole transfer is longer. The program ends with its shell.
+const ON_FULL_DISK: &str = "mount -t tmpfs -o size=4k,mode=700 full \"$0\" || exit; \
+    setpriv --pdeathsig KILL \"$@\"; code=$?; \
+    test -z \"$(find \"$0\" -type f -size -$(getconf PAGE_SIZE)c)\" || echo a page was enough >&2; exit $code";
 /// The message of a command whose record has no room, whether it fails or goes on without.
 const NO_ROOM: &str = "No space left on device";
+/// A recording fits into a page if the peer is stopped before the lane is closed.
+const WAS_ENOUGH: &str = "a page was enough";
 
 /// The servers, and the summary of a run.
 pub(super) struct Work<'a> {
@@ -48,6 +52,8 @@ enum End {
     Full {
         is_done: bool,
     },
+    /// It has succeeded, and its record fits.
+    Fits,
     Failed(String),
     Crashed(String),
     Hung,
@@ -144,9 +150,10 @@ impl Client {
         let mut is_done = false;
         work.note(|it| match end {
             End::Done if harm == Harm::FullDisk => {
+                is_done = true;
                 it.unjustified.push(format!("{}: no word of the full disk", what()));
             }
-            End::Done => is_done = true,
+            End::Done | End::Fits => is_done = true,
             End::Killed => it.clients_killed += 1,
             End::Hung => it.hung.push(what()),
             End::Crashed(why) => it.crashed.push(format!("{}: {why}", what())),
@@ -226,10 +233,11 @@ fn judged(status: ExitStatus, text: &str, harm: Harm) -> End {
         (Some(code @ 0..=9), _) if harm == Harm::FullDisk && text.contains(NO_ROOM) => {
             End::Full { is_done: code == 0 }
         }
+        (Some(0), _) if harm == Harm::FullDisk && text.contains(WAS_ENOUGH) => End::Fits,
         (Some(0), _) => End::Done,
         (None, Some(9)) if matches!(harm, Harm::Kill(_)) => End::Killed,
-        // The code of a panic.
-        (Some(101), _) | (None, _) => End::Crashed(format!("{status}: {last}")),
+        // The code of a panic, and those of signals from a shell.
+        (Some(101 | 128..), _) | (None, _) => End::Crashed(format!("{status}: {last}")),
         // Each error says something.
         (Some(code), _) if text.trim().is_empty() => {
             End::Crashed(format!("no message, code {code}"))
@@ -286,7 +294,8 @@ mod tests {
             command.args(["-c", &script]).arg(folder.path().join("file")).env("LC_ALL", "C");
             ended(command, Harm::FullDisk)
         };
-        assert!(matches!(write(4_096), End::Done));
+        assert!(matches!(write(4_095), End::Fits));
+        assert!(matches!(write(rustix::param::page_size()), End::Done));
         // More than the largest page of a kernel.
         assert!(matches!(write((64 << 10) + 1), End::Full { is_done: false }));
     }
