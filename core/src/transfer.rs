@@ -2,10 +2,10 @@
 //!
 //! The second machine of the core, as free of I/O as the first. A batch ends exactly once, and
 //! not before every slice of it was completed or released: only then is its memory its owner's.
-//! Slices are cut as lanes have room and dealt in turn to the lanes that are nearest to their memory,
-//! fewer to those over a rail that is slower. A slice whose lane ends is posted on another; a write that was tried so is not called a success before the old lane is
-//! fenced, because bytes of the first attempt could land after the report (rule H12). Reads need
-//! no fence: a drained lane no longer writes local memory.
+//! Slices are cut as lanes have room and dealt in turn to the lanes that are nearest to their memory, fewer
+//! to those over a rail that is slower. A slice whose lane ends is posted on another; a write that was
+//! tried so is not called a success before the old lane is fenced, because bytes of the first attempt could
+//! land after the report (rule H12). Reads need no fence: a drained lane no longer writes local memory.
 //!
 //! `docs/transfers.md` has the rules, and the reasons.
 

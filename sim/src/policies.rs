@@ -1,6 +1,7 @@
 //! Exploration of the shipping policies of `handfast_core::policy`: eviction, quota, fallback from RDMA,
-//! the detection of reused queue-pair numbers, grants and their administrators, rails, fences and the watchdog of lanes. Each has a world of
-//! its own, which drives the machine as the engine does and holds it against properties that it states itself.
+//! the detection of reused queue-pair numbers, grants and their administrators, rails, fences and the
+//! watchdog of lanes. Each has a world of its own, which drives the machine as the engine does and holds it
+//! against properties that it states itself.
 
 mod administration;
 mod eviction;

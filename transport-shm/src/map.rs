@@ -188,8 +188,9 @@ impl Map {
     }
 
     /// Copies several pieces between local spans and the region's bytes at their offsets, by one call of
-    /// the kernel, which names the process by number as that of a long copy does. Returns how many bytes of them were copied, from the first on: none where the region is
-    /// mapped, or a piece needs a call of its own.
+    /// the kernel, which names the process by number as that of a long copy does. Returns how many bytes of
+    /// them were copied, from the first on: none where the region is mapped, or a piece needs a call of its
+    /// own.
     pub(crate) fn copy_together<'a>(
         &self,
         direction: Direction,

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 ///
 /// `core/uncovered.tsv` has the number of such lines of each file, and the reason. Further lines are a
 /// failure and are named; fewer are counted, since a race of a test may run one. The explorer runs most
-/// of them; this counts the tests of the core alone, which say what a line does. LLVM's tools are Debian packages that are unpacked below cargo's target folder.
-/// Without them, or with a compiler whose profiles they cannot read, the step is skipped.
+/// of them; this counts the tests of the core alone, which say what a line does. LLVM's tools are Debian
+/// packages that are unpacked below cargo's target folder. Without them, or with a compiler whose profiles
+/// they cannot read, the step is skipped.
 ///
 /// Exit code: 0 if every line is run or explained, 1 if one is not.
 #[derive(clap::Args)]

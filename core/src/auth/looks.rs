@@ -29,10 +29,11 @@ impl ProofLook {
 
 /// The times of looks.
 ///
-/// Files are looked at each interval, and not before an interval after the end of a look at the proofs. Proofs are
-/// looked at after a change of files, once more an interval later, and each minute. A call that was accepted before a change may open a lane after it, and the second look ends that lane.
-/// So no look at the proofs begins earlier than an interval, or half a minute if that is less, after the end of
-/// the one before it, however long that took.
+/// Files are looked at each interval, and not before an interval after the end of a look at the proofs.
+/// Proofs are looked at after a change of files, once more an interval later, and each minute. A call that
+/// was accepted before a change may open a lane after it, and the second look ends that lane. So no look at
+/// the proofs begins earlier than an interval, or half a minute if that is less, after the end of the one
+/// before it, however long that took.
 #[derive(Clone, Copy, Debug)]
 pub struct ProofLooks {
     interval: Duration,
