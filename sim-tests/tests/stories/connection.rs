@@ -10,7 +10,7 @@ const SEEDS: u64 = 400;
 const STATES_MAX: usize = 6_000_000;
 
 /// Scenarios, with their faults on every change and at night.
-const EXPLORED: [(ConnectionScenario, u32, u32); 15] = [
+const EXPLORED: [(ConnectionScenario, u32, u32); 16] = [
     (ConnectionScenario::LowerOpens, 2, 2),
     (ConnectionScenario::HigherOpens, 2, 2),
     (ConnectionScenario::LowerBlocked, 2, 2),
@@ -21,6 +21,7 @@ const EXPLORED: [(ConnectionScenario, u32, u32); 15] = [
     (ConnectionScenario::Closed, 0, 0),
     (ConnectionScenario::OneCloses, 1, 2),
     (ConnectionScenario::Restarted, 2, 2),
+    (ConnectionScenario::LowerRestarted, 1, 2),
     (ConnectionScenario::Stranger, 2, 2),
     (ConnectionScenario::CallsFail, 1, 2),
     (ConnectionScenario::Removed, 2, 2),

@@ -22,7 +22,7 @@ pub enum ConnectionOracle {
     /// Nobody without the token is connected.
     Stranger,
     /// O5: at rest both sides are connected, or report why not, and nothing else is held. No wait ends
-    /// by its timer without a disturbance.
+    /// by its timer without a disturbance, and none is for a lane that has failed.
     Liveness,
 }
 

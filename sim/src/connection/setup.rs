@@ -82,6 +82,8 @@ pub enum ConnectionScenario {
     OneCloses,
     /// The higher node opens, and either restarts.
     Restarted,
+    /// The lower node opens, and either restarts.
+    LowerRestarted,
     /// The lower node opens, and a stranger dials and answers.
     Stranger,
     /// The lower node opens, requests of another peer arrive at both, and a node knows one peer at a time.
@@ -98,7 +100,7 @@ pub enum ConnectionScenario {
 
 impl ConnectionScenario {
     /// Every scenario.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::LowerOpens,
         Self::HigherOpens,
         Self::BothOpen,
@@ -108,6 +110,7 @@ impl ConnectionScenario {
         Self::Closed,
         Self::OneCloses,
         Self::Restarted,
+        Self::LowerRestarted,
         Self::Stranger,
         Self::Crowded,
         Self::CallsFail,
@@ -127,6 +130,7 @@ impl ConnectionScenario {
             Self::LowerOpens
             | Self::LowerBlocked
             | Self::LowerSilenced
+            | Self::LowerRestarted
             | Self::Stranger
             | Self::Crowded
             | Self::CallsFail
@@ -157,7 +161,7 @@ impl ConnectionScenario {
             is_silent: self == Self::LowerSilenced,
             closes: [self == Self::Closed || self == Self::OneCloses, self == Self::Closed],
             has_stranger: self == Self::Stranger,
-            may_restart: self == Self::Restarted,
+            may_restart: matches!(self, Self::Restarted | Self::LowerRestarted),
             others: u8::from(is_crowded),
             peers_max: if is_crowded { 1 } else { ANNOUNCING_PEERS_MAX },
             lifecycles_max: if faults_max > 2 { 3 } else { 2 },

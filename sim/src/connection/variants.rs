@@ -65,7 +65,7 @@ pub const CONNECTION_VARIANTS: &[ConnectionEntry] = table! {
         "an answer is taken for the peer's, whatever its token";
     "CM-5" BothDial: LowerOpens with 0 breaks Unchanged,
         "both sides dial";
-    "CM-6" EarlyOfLaterPair: LowerOpens with 1 breaks Unchanged,
+    "CM-6" EarlyOfLaterPair: LowerOpens with 3 breaks Unchanged,
         "a request before the connect counts for a later pair of its peer";
     "CM-7" DisplacedByOthers: Crowded with 0 breaks Liveness,
         "an announcement is forgotten for another peer's, and its lane is to be connected";

@@ -413,6 +413,11 @@ impl ConnectionWorld {
             let detail = format!("node {number} waits until its timer, without a disturbance");
             self.violate(ConnectionOracle::Liveness, detail);
         }
+        let pair = self.nodes[number].pairs.get(&(lifecycle, 0));
+        if pair.is_none_or(|pair| pair.is_draining) {
+            let detail = format!("node {number} waits for {lifecycle:?}, which has failed");
+            self.violate(ConnectionOracle::Liveness, detail);
+        }
         if self.nodes[number].machine.bound_to(lifecycle).is_none() {
             self.nodes[number].reports += 1;
             return self.retire(number);
