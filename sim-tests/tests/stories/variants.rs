@@ -209,17 +209,6 @@ fn repeated_old_echo_offers_to_an_ended_lifecycle() {
     assert!(found.schedule.len() <= 15, "{}", found.transcript);
 }
 
-/// The variants explored on every change; all of them are at night, and where figures are rewritten.
-const CLASSICS: [&str; 25] = [
-    "SO-1", "GEN-1", "SO-13", "PEER-18", "SO-4", "SO-5", "GEN-9", "H6-1", "H13-1", "GEN-7", "CQ-1",
-    "BATCH-1", "H12-1", "RAIL-1", "RAIL-2", "WATCH-1", "FENCE-1", "DRAIN-1", "EVICT-4", "QUOTA-1",
-    "RDMA-3", "SHM-2", "CM-1-N", "CM-2-N", "CM-3-N",
-];
-
-fn is_chosen(id: &str) -> bool {
-    nightly() || std::env::var_os("UPDATE_SNAPSHOTS").is_some() || CLASSICS.contains(&id)
-}
-
 /// No fixpoint is near: a million worlds are not all there are.
 fn first_sight_states() -> usize {
     match (nightly(), cfg!(debug_assertions)) {

@@ -325,8 +325,8 @@ pub(super) fn deep(project: &Project, deadline: Instant) -> Outcome {
     Ok(format!("{note}; {ended} exhausted"))
 }
 
-/// The tests of the broken variants: some on every change, all of them nightly. They take a few
-/// seconds of a processor, which does not justify a second optimised build.
+/// The tests of the broken variants: a minute of a processor, which does not justify a second optimised
+/// build.
 pub(super) fn with_variants(project: &Project, nightly: bool) -> Step<'_> {
     Step::new("variants", move |deadline| {
         let words =

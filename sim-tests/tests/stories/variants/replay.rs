@@ -1,6 +1,5 @@
 //! Lines of broken variants replay and shrink.
 
-use super::is_chosen;
 use crate::replay::{SEEDS_MAX, shrinks};
 use handfast_sim::line::LINE_MAX;
 use handfast_sim::sweep::{Random, Swarm};
@@ -10,7 +9,7 @@ use handfast_transport_sim::Oracle;
 
 #[test]
 fn the_line_of_a_counterexample_replays_it() {
-    for entry in variants::ALL.iter().filter(|entry| is_chosen(entry.id)) {
+    for entry in variants::ALL {
         let (line, events, oracle) = explored(entry);
         assert!(line.len() <= LINE_MAX, "{} characters: {line}", line.len());
         let again: Line = line.parse().expect("a line reads back");
@@ -62,7 +61,7 @@ fn a_schedule_that_goes_round_in_a_circle_has_a_line() {
 /// A failing random run of any variant shrinks to a dozen events.
 #[test]
 fn random_failures_shrink_to_a_dozen_events() {
-    for entry in variants::ALL.iter().filter(|entry| is_chosen(entry.id)) {
+    for entry in variants::ALL {
         let case = Case::of_variant(entry);
         let failing = (0..SEEDS_MAX).find_map(|seed| {
             let random = Random { seed, events_max: 120, scheduler: Scheduler::Uniform };
