@@ -1,5 +1,6 @@
 //! The calls of programs.
 
+use super::events::StoppedBy;
 use super::protocol::{IdPlace, ManagerCall, ManagerEvent, PRIVATE_DATA_MAX, Parameters};
 use super::{
     BACKLOG_MAX, EventChannel, IDENTIFIERS_MAX, IdOptions, Identifier, PORTS_FROM, Planned, Stage,
@@ -528,7 +529,7 @@ fn disconnect(id: u64) -> Reply {
         Stage::Accepted | Stage::Connected => {}
         // The peer was first, or the attempt has failed; the queue pair stops all the same.
         Stage::Over => {
-            state.stop(id);
+            state.stop(id, StoppedBy::Program);
             state.settle();
             return Ok(Answer::Nothing);
         }
@@ -541,7 +542,7 @@ fn disconnect(id: u64) -> Reply {
 /// Ends the connection of an identifier on its own side's wish.
 pub(super) fn end(state: &mut State, id: u64, peer: Option<u64>) {
     state.set_stage(id, Stage::Over);
-    state.stop(id);
+    state.stop(id, StoppedBy::Program);
     if let Some(peer) = peer {
         match state.manager.identifiers.get(&peer).map(|peer| peer.stage) {
             Some(Stage::Connected | Stage::Accepted) => state.disconnected(peer),

@@ -12,6 +12,13 @@ const BY_PROGRAM: i32 = 28;
 const ACCEPT_BYTES: usize = 196;
 const REJECT_BYTES: usize = 148;
 
+/// The cause of a queue pair's move to error: a call of the program, or the device.
+#[derive(Clone, Copy)]
+pub(super) enum StoppedBy {
+    Program,
+    Device,
+}
+
 /// The number of an event.
 pub(super) fn kind(name: &str) -> Option<usize> {
     EVENTS.iter().position(|event| *event == name)
@@ -160,14 +167,14 @@ impl State {
     /// A dial is rejected by the peer's program.
     pub(super) fn rejected(&mut self, id: u64, data: Vec<u8>) {
         self.set_stage(id, Stage::Over);
-        self.stop(id);
+        self.stop(id, StoppedBy::Device);
         self.tell(id, "REJECTED", BY_PROGRAM, Parameters { data, ..Parameters::default() });
     }
 
     /// An identifier's connection ends with this event.
     pub(super) fn over(&mut self, id: u64, name: &str, status: i32) {
         self.set_stage(id, Stage::Over);
-        self.stop(id);
+        self.stop(id, StoppedBy::Device);
         self.tell(id, name, status, Parameters::default());
     }
 
@@ -177,7 +184,7 @@ impl State {
         let nic = self.manager.identifiers.get(&id).and_then(|it| it.place.nic);
         self.set_stage(id, Stage::Over);
         if nic.is_some_and(|nic| self.connects_managed_only(nic)) {
-            self.stop(id);
+            self.stop(id, StoppedBy::Device);
         }
         self.tell(id, "DISCONNECTED", 0, Parameters::default());
     }
@@ -190,7 +197,7 @@ impl State {
     }
 
     /// Moves the queue pair of an identifier to error.
-    pub(super) fn stop(&mut self, id: u64) {
+    pub(super) fn stop(&mut self, id: u64, by: StoppedBy) {
         let pair = self.manager.identifiers.get(&id).and_then(|it| it.pair);
         let Some((pair, nic, number)) = pair else { return };
         let state = self.fabric.queue_pair(nic, number).map(|qp| qp.state());
@@ -200,7 +207,12 @@ impl State {
             *from != QpState::Err && matches!(step, Step::To(_))
         };
         if self.pairs.contains_key(&pair) && state.as_ref().is_some_and(may_stop) {
-            let _ = self.fabric.modify(nic, number, &Attributes::to(QpState::Err));
+            match by {
+                StoppedBy::Program => {
+                    let _ = self.fabric.modify(nic, number, &Attributes::to(QpState::Err));
+                }
+                StoppedBy::Device => self.fabric.stop_managed(nic, number),
+            }
         }
     }
 }

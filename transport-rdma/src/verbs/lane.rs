@@ -624,6 +624,13 @@ impl Lane {
         self.release_waiting();
     }
 
+    /// Waits until no thread posts on the lane, whose gate is revoked. Those inside only hand requests over.
+    pub(super) fn await_posters(&self, deadline: Instant) {
+        while !self.gate.is_drained() && Instant::now() < deadline {
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
     /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
     /// pairs are gone, or idle in ERR where they must not be destroyed again. `Ok(false)`: they are
     /// still in use, such as by a connect blocked in the kernel; call again. So after an error: the
@@ -631,10 +638,8 @@ impl Lane {
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let _one_at_a_time = self.retiring.lock();
         self.revoke();
-        // Posters inside only hand requests over; what they posted is drained below.
-        while !self.gate.is_drained() && Instant::now() < deadline {
-            thread::sleep(LOOK_AGAIN);
-        }
+        // What they posted is drained below.
+        self.await_posters(deadline);
         let manager = self.setup.manager.as_ref();
         if let Some(manager) = manager {
             manager.retire(None, self.lifecycle);

@@ -60,6 +60,9 @@ pub(super) const DIAL_MAX: Duration = Duration::from_secs(4);
 pub(crate) const AWAITED_DIALS: u32 = 2;
 /// Longest wait for the address of a peer, and for the route to it.
 const RESOLVE_MS: i32 = 1_500;
+/// The longest wait for threads that post on a lane which has failed. They make no call that waits; a busy machine
+/// may not run them for a while.
+const POSTERS_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Addresses of the machine that are tried for the device.
 const ADDRESSES_MAX: usize = 256;
 /// Events that a closing NIC takes without a use of them: more than its identifiers have at once.
@@ -560,10 +563,12 @@ impl Manager {
             }
             Action::Fail { id, error, is_own } => {
                 let Some(lane) = shared.lane(id.lifecycle) else { return };
-                return match is_own {
+                match is_own {
                     true => lane.fail_here(error),
                     false => lane.fail_by(usize::from(id.place), error),
-                };
+                }
+                // The disconnect behind it moves the queue pair to ERR, where nothing is to be posted.
+                return lane.await_posters(Instant::now() + POSTERS_WAIT_MAX);
             }
             other => return act_alone(other),
         };

@@ -50,4 +50,9 @@ impl Fabric {
         qp.retry_count = settings.retries.min(RETRIES);
         true
     }
+
+    /// Moves a queue pair to ERR, since its connection has ended and not because the program asks for it.
+    pub fn stop_managed(&mut self, nic: usize, number: u32) {
+        self.fail_queue_pair(nic, number, None);
+    }
 }

@@ -534,6 +534,7 @@ pub(super) fn random() -> u128 {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use std::sync::LazyLock;
 
     /// An address of IPv4 is found behind any number of those of IPv6, and comes first.
     #[test]
@@ -587,13 +588,13 @@ mod tests {
     /// The rest of a channel's events is acknowledged, up to a limit, and a removal among them is noticed.
     #[test]
     fn events_that_are_left_are_acknowledged() {
-        let library = Box::leak(Box::new(ManagerLibrary {
+        static LIBRARY: LazyLock<ManagerLibrary> = LazyLock::new(|| ManagerLibrary {
             rdma_get_cm_event: next,
             rdma_ack_cm_event: acknowledge,
             rdma_destroy_event_channel: destroy,
             ..ManagerLibrary::absent()
-        }));
-        let channel = Arc::new(EventChannel { library, raw: ptr::null_mut() });
+        });
+        let channel = Arc::new(EventChannel { library: &LIBRARY, raw: ptr::null_mut() });
         let left = [kinds::DISCONNECTED, kinds::DEVICE_REMOVAL, kinds::ESTABLISHED];
         for (max, is_removed) in [(1, false), (1, true), (9, false)] {
             if LEFT.lock().is_empty() {

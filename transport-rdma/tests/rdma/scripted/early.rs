@@ -61,6 +61,37 @@ fn removed_connection_charges_no_write() {
     });
 }
 
+/// Less than a disconnect waits for threads that post.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// The disconnect of a failed connection moves its queue pair to ERR, and waits for a thread that posts there.
+#[test]
+fn disconnect_waits_for_a_thread_that_posts() {
+    on(&EARLY, "early::disconnect_waits_for_a_thread_that_posts", |fabric| {
+        let (one, other) = sites();
+        connect_lane(&one, &other, LANE, 1);
+        let connection = connection(fabric, "rxe0");
+        let number = connection.split(' ').next().unwrap();
+        fabric.run("hold call rxe0 ibv_post_send");
+        let disconnects = || fabric.run("count rxe0 rdma_disconnect");
+        let before = disconnects();
+        let meanwhile = std::thread::scope(|scope| {
+            let slice = one.posting(&other, 0, Direction::Write, 0, 64);
+            scope.spawn(|| one.nic.post(LANE, &mut vec![slice]));
+            until(fabric, "waiting rxe0 ibv_post_send", "1");
+            fabric.run(&format!("manager remove rxe0 {number}"));
+            one.told.wait("the failure", |told| !told.failures.is_empty());
+            std::thread::sleep(MOMENT);
+            let meanwhile = disconnects();
+            fabric.run("release call rxe0 ibv_post_send");
+            meanwhile
+        });
+        assert_eq!(meanwhile, before);
+        one.nic.retire(LANE).unwrap();
+        other.nic.retire(LANE).unwrap();
+    });
+}
+
 /// The status of a request that siw was sending when its connection ended, whatever the cause.
 const BROKEN_SEND: u32 = 2;
 
