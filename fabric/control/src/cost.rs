@@ -3,10 +3,12 @@
 //! tracing of its parent.
 //!
 //! A section lies between two [`mark`]s. The program runs each section twice: its system calls are
-//! counted the first time, and its instructions the second.
+//! counted the first time, and its instructions the second. Instructions of libc and of the kernel's page in the
+//! program are left out: these choose their code by the processor.
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -28,16 +30,18 @@ const LOCK: u8 = 0xf0;
 const PREFIXES: [u8; 11] = [LOCK, 0xf2, 0xf3, 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67];
 const REX: u8 = 0x40;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Names of the mappings with code that depends on the processor.
+const LEFT_OUT: [&str; 2] = ["/libc.so.6", "[vdso]"];
 
 /// Cost of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// System calls of the first run.
     pub system_calls: u64,
-    /// Instructions of the second run, in the program alone.
+    /// Instructions of the second run, in the program and its libraries without libc.
     pub instructions: u64,
-    /// Those of the instructions that lock memory: each taking and giving back of a lock, and each
-    /// change of a count that threads share.
+    /// Those instructions that lock memory: each taking and giving back of a lock, and each change of a
+    /// count that threads share.
     pub locked: u64,
 }
 
@@ -118,7 +122,11 @@ fn counted(
         wait(other)?;
     }
     let memory = File::open(format!("/proc/{thread}/mem"))?;
-    let traced = Traced { thread, memory };
+    let left_out = left_out(&fs::read_to_string(format!("/proc/{thread}/maps"))?);
+    if left_out.is_empty() {
+        return Err(io::Error::other("the program maps no libc.so.6"));
+    }
+    let traced = Traced { thread, memory, left_out };
     fs::write(folder.join("go"), "")?;
     traced.until_mark()?;
     (0..sections).map(|_| traced.section()).collect()
@@ -129,6 +137,8 @@ struct Traced {
     thread: libc::pid_t,
     /// The memory of its process.
     memory: File,
+    /// Addresses of code whose instructions do not count.
+    left_out: Vec<Range<u64>>,
 }
 
 impl Traced {
@@ -137,18 +147,18 @@ impl Traced {
         let marked = self.place()?;
         let (mut instructions, mut locked) = (0, 0);
         let mut place = marked;
-        loop {
-            locked += u64::from(self.locks(place)?);
+        for _ in 0..INSTRUCTIONS_MAX {
+            if !self.left_out.iter().any(|code| code.contains(&place)) {
+                instructions += 1;
+                locked += u64::from(self.locks(place)?);
+            }
             self.go(libc::PTRACE_SINGLESTEP)?;
-            instructions += 1;
             place = self.place()?;
             if place == marked {
                 return Ok(Cost { system_calls, instructions, locked });
             }
-            if instructions >= INSTRUCTIONS_MAX {
-                return Err(io::Error::other("a section has too many instructions"));
-            }
         }
+        Err(io::Error::other("a section has too many instructions"))
     }
 
     /// Whether the instruction at a place locks memory.
@@ -196,6 +206,17 @@ impl Traced {
     }
 }
 
+/// The addresses of the mappings of [`LEFT_OUT`], of a process's list of mappings.
+fn left_out(maps: &str) -> Vec<Range<u64>> {
+    let lines = maps.lines().filter(|line| LEFT_OUT.iter().any(|name| line.ends_with(name)));
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        let [from, to] = [from, to].map(|address| u64::from_str_radix(address, 16).ok());
+        Some(from?..to?)
+    };
+    lines.filter_map(range).collect()
+}
+
 /// Whether an instruction has the prefix `lock`, or is an `xchg` with memory, which needs none.
 fn locks(code: &[u8]) -> bool {
     let is_prefix = |byte: &u8| PREFIXES.contains(byte) || (*byte & 0xf0 == REX);
@@ -239,5 +260,20 @@ mod tests {
         // xchg [rbx], eax; xchg eax, ecx; mov [rdi], ecx; mov eax, 0xf0
         assert!(locks(&[0x87, 0x03]) && !locks(&[0x87, 0xc8]));
         assert!(!locks(&[0x89, 0x0f]) && !locks(&[0xb8, 0xf0, 0, 0, 0]) && !locks(&[]));
+    }
+
+    /// Code of libc and of the kernel's page is left out, and that of other libraries is not.
+    #[test]
+    fn code_of_libc_is_left_out() {
+        let maps = "\
+7f5e5c400000-7f5e5c426000 r--p 00000000 fe:00 2080                       /usr/lib/x86_64-linux-gnu/libc.so.6
+7f5e5c426000-7f5e5c57b000 r-xp 00026000 fe:00 2080                       /usr/lib/x86_64-linux-gnu/libc.so.6
+7f5e5c5e0000-7f5e5c5e1000 r-xp 00000000 fe:00 2081                       /usr/lib/libother-libc.so
+7ffe3a5f4000-7ffe3a5f6000 r-xp 00000000 00:00 0                          [vdso]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+        let libc = [0x7f5e_5c40_0000..0x7f5e_5c42_6000, 0x7f5e_5c42_6000..0x7f5e_5c57_b000];
+        let [one, other] = libc;
+        assert_eq!(left_out(maps), [one, other, 0x7ffe_3a5f_4000..0x7ffe_3a5f_6000]);
     }
 }
