@@ -170,16 +170,29 @@ fn signal(name: &str, process: u32) {
     answers(Command::new("kill").args([name, &process.to_string()]));
 }
 
-/// Returns the last lines, preceded by those that name the failures: a test runner that continues
-/// after a failure ends with passed tests.
+/// Lines of a panic's message, after the one with its place.
+const MESSAGE_LINES: usize = 3;
+
+/// Returns the last lines, preceded by those that name the failures, with the messages of panics: a test runner that
+/// continues after a failure ends with passed tests, and a panic with its backtrace.
 fn tail(output: &str, lines: usize) -> String {
     let all: Vec<_> = output.lines().collect();
     let (before, last) = all.split_at(all.len().saturating_sub(lines));
-    let named = |line: &&&str| {
-        let line = line.trim_end();
-        line.ends_with(" FAILED") || line.contains(" panicked at ") || line.contains(" FAIL [")
-    };
-    let named: Vec<_> = before.iter().filter(named).take(lines).copied().collect();
+    let mut named = Vec::new();
+    let mut message = 0;
+    for line in before {
+        let is_panic = line.contains(" panicked at ");
+        if is_panic || line.trim_end().ends_with(" FAILED") || line.contains(" FAIL [") {
+            named.push(*line);
+            message = if is_panic { MESSAGE_LINES } else { 0 };
+        } else if message > 0 && !line.starts_with("note: ") && *line != "stack backtrace:" {
+            named.push(*line);
+            message -= 1;
+        } else {
+            message = 0;
+        }
+    }
+    named.truncate(lines);
     [named.as_slice(), last].concat().join("\n")
 }
 
@@ -215,6 +228,10 @@ mod tests {
         assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
         assert_eq!(tail("a\n", 2), "a");
         assert_eq!(tail("test x ... FAILED\na\nb\nc\n", 2), "test x ... FAILED\nb\nc");
+        let panic = "thread 'x' panicked at x.rs:1:2:\nassertion failed\n left: 1\n";
+        let output = format!("{panic}stack backtrace:\n 0: begin\n 1: panic\na\n");
+        assert_eq!(tail(&output, 1), "thread 'x' panicked at x.rs:1:2:\na");
+        assert_eq!(tail(&output, 3), format!("{panic} 0: begin\n 1: panic\na"));
     }
 
     #[test]
