@@ -1,4 +1,4 @@
-//! Memory errors and leaks, found by AddressSanitizer, and pointers without a right, found by Miri.
+//! Memory errors and leaks, found by AddressSanitizer, and undefined behaviour, found by Miri.
 
 use super::judged;
 use crate::features::Features;
@@ -14,17 +14,20 @@ const PACKAGES: [&str; 4] =
 /// The verbs transport.
 const VERBS: &str = "handfast-transport-rdma";
 
+/// Flags of the compiler. The scripted libraries are loaded at run time, and use the sanitizer's runtime in the program.
+const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
+
 /// Tests of those packages with AddressSanitizer, including its leak check. It is an unstable
 /// option of the compiler; a stable one accepts it with an environment variable, and includes the
 /// runtime library.
 pub(super) fn step(project: &Project) -> Step<'_> {
     Step::new("addresses", move |deadline| {
         let host = host_with_runtime().map_err(skipped)?;
-        let mut command = project.cargo(&["test", "--tests", "--target", &host]);
+        let mut command = project.cargo(&["test", "--tests", "--no-fail-fast", "--target", &host]);
         command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
         // It has functions of the sanitizer's names.
         command.args(["--", "--skip", "every_failed_call_is_survived"]);
-        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS);
         // Instrumented objects do not mix with others.
         command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
         judged(&project.run(command, "addresses", deadline)?)
@@ -37,13 +40,11 @@ pub(super) fn verbs_step(project: &Project) -> Step<'_> {
     Step::new("addresses-of-lanes", move |deadline| {
         let host = host_with_runtime().map_err(skipped)?;
         let features = Features::with_verbs(project, deadline)?;
-        let mut command = project.cargo(&["test", "--target", &host, "--features", "verbs"]);
-        command.args(["--package", VERBS, "--lib", "--test", "rdma", "--"]);
+        let mut command = project.cargo(&["test", "--no-fail-fast", "--target", &host]);
+        command.args(["--features", "verbs", "--package", VERBS, "--lib", "--test", "rdma", "--"]);
         command.args(["native::", "scripted::", "verbs::"]);
         features.apply(&mut command);
-        // The scripted library is loaded at run time, and uses the runtime of the program.
-        let flags = "-Zsanitizer=address -Clink-arg=-rdynamic";
-        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS);
         command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer-of-lanes"));
         judged(&project.run(command, "addresses-of-lanes", deadline)?)
     })
