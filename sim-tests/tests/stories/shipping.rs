@@ -22,7 +22,7 @@ fn both_open_and_two_faults_of_any_kind_happen() {
     holds(Scenario::SimultaneousOpen, pruned(at_once(Scenario::SimultaneousOpen.setup(budget(2)))));
 }
 
-/// The largest exploration of every change, on two threads: a minute of two idle processors.
+/// The largest exploration of every change, on two threads: 104 s of two idle processors.
 #[test]
 fn both_open_and_three_faults_of_any_kind_happen() {
     if cfg!(debug_assertions) {
