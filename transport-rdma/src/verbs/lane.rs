@@ -638,7 +638,7 @@ impl Lane {
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let _one_at_a_time = self.retiring.lock();
         self.revoke();
-        // What they posted is drained below.
+        // Their requests are drained below.
         self.await_posters(deadline);
         let manager = self.setup.manager.as_ref();
         if let Some(manager) = manager {
