@@ -104,7 +104,7 @@ impl Drop for Outer {
         if !self.shared.is_of_this_process() {
             return;
         }
-        let lanes = std::mem::take(&mut *self.shared.lanes.write());
+        let lanes = self.shared.take_lanes();
         // Those that are about to dial as well.
         lanes.values().for_each(Lane::close);
         self.shared.hub.all().iter().for_each(Lane::close);
@@ -182,6 +182,11 @@ impl Shared {
         let lane = Arc::new(lane);
         self.lanes.write().insert(lane.lifecycle, Arc::clone(&lane));
         lane
+    }
+
+    /// Takes all lanes out. They hold this state, and it holds them.
+    pub(crate) fn take_lanes(&self) -> BTreeMap<Lifecycle, Arc<Lane>> {
+        std::mem::take(&mut *self.lanes.write())
     }
 
     /// The lane of a pair of this node.

@@ -62,8 +62,21 @@ impl Endpoints for Nothing {
     }
 }
 
+/// The task of a hub. Its end is that of the lanes, which hold the state that holds them.
+struct Task {
+    shared: Arc<Shared>,
+    handle: JoinHandle<()>,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.shared.take_lanes();
+        self.shared.hub.all().iter().for_each(|lane| self.shared.hub.remove(lane.token));
+    }
+}
+
 /// A hub whose task alone handles events, with one lane, the name of its socket, and the task.
-fn attended() -> (Arc<Shared>, Arc<Lane>, String, JoinHandle<()>) {
+fn attended() -> (Arc<Shared>, Arc<Lane>, String, Task) {
     let name = format!("handfast-test-{:016x}", sys::random().unwrap());
     let config = ShmConfig {
         incarnation: Incarnation(1),
@@ -77,11 +90,11 @@ fn attended() -> (Arc<Shared>, Arc<Lane>, String, JoinHandle<()>) {
     let shared = Shared::new(config, &regions, nothing.clone(), nothing, at).unwrap();
     let handler = listen(&shared, &Name::Abstract(&name), Admission::SameUser).unwrap();
     let ready = shared.hub.poller.in_runtime().unwrap();
-    let task = tokio::spawn(attend(Arc::downgrade(&shared), handler, ready));
+    let handle = tokio::spawn(attend(Arc::downgrade(&shared), handler, ready));
     let announcement = Announcement { knock: KNOCK, answer: ANSWER, host: 1, place };
     let peer = (Lifecycle(10), NicPath::parse("peer@host").unwrap());
     let lane = Lane::new(peer, shared.hub.token(), announcement, Arc::clone(&shared));
-    (shared.clone(), shared.insert(lane), name, task)
+    (shared.clone(), shared.insert(lane), name, Task { shared, handle })
 }
 
 fn pair(incarnation: u128) -> Pair {
@@ -246,12 +259,12 @@ fn peer_name() -> NodeName {
 /// The task refuses a hello with another number, and ends when its waker does.
 #[tokio::test]
 async fn task_refuses_and_ends_without_the_thread() {
-    let (shared, lane, name, task) = attended();
+    let (shared, lane, name, mut task) = attended();
     let socket = sys::connect(&Name::Abstract(&name)).unwrap();
     let hello = Hello { sender: pair(2), receiver: pair(1) };
     hello::say(&socket, &hello, &Proof::new(KNOCK + 1).unwrap()).unwrap();
     eventually(|| shared.counts.snapshot().refused == 1).await;
     assert!(!lane.is_up());
     shared.hub.end();
-    tokio::time::timeout(PATIENCE, task).await.expect("it ends in time").unwrap();
+    tokio::time::timeout(PATIENCE, &mut task.handle).await.expect("it ends in time").unwrap();
 }
