@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Less than any retry of the life cycle or timeout of a call takes.
 const AT_ONCE: Duration = Duration::from_millis(400);
@@ -146,7 +146,7 @@ async fn write_through(fault: Fault) -> Duration {
     let (address, heard) = port_with(fault, owner.port()).await;
     let user = user().await;
     let segment = user.open(&format!("{address}/cache")).await.unwrap();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     write_and_check(&segment, &owner.memory, 10_000, 1).await;
     let took = began.elapsed();
     let heard = heard.lock().unwrap().clone();
@@ -209,7 +209,7 @@ async fn one_call_node(answer: String) -> (String, Arc<Mutex<Vec<Duration>>>) {
                 continue;
             }
             stream.write_all(&encode_frame(FrameKind::Metadata, &answer)).await.unwrap();
-            let answered = tokio::time::Instant::now();
+            let answered = Instant::now();
             let _ = stream.read(&mut [0]).await;
             times.lock().unwrap().push(answered.elapsed());
         }
@@ -256,6 +256,9 @@ async fn connection_without_further_calls_is_not_kept() {
     user.close().await;
 }
 
+/// The time for which an engine keeps an unused connection.
+const KEPT_IDLE: Duration = Duration::from_secs(1);
+
 /// Unused kept connections yield their places and close in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unused_kept_connections_close_in_time() {
@@ -265,12 +268,15 @@ async fn unused_kept_connections_close_in_time() {
     let owner = Owner::start_from(builder, 20_000).await;
     let port = owner.port();
     let mut users = Vec::new();
+    let started = Instant::now();
     for count in 1..=PLACES + 3 {
         let user = user().await;
         let segment = user.open(&owner.segment()).await.unwrap();
         users.push((user, segment));
-        let shed = count.saturating_sub(PLACES) as u64;
-        assert_eq!(owner.engine.counters().connections_shed, shed, "after {count}");
+        let shed = owner.engine.counters().connections_shed;
+        let expected = count.saturating_sub(PLACES) as u64;
+        // On a machine that takes longer the first ones have closed theirs.
+        assert!(shed == expected || started.elapsed() >= KEPT_IDLE, "{shed} after {count}");
     }
     // The first ones' were closed, the last ones' are kept; all are served alike.
     for (seed, (_, segment)) in users.iter().enumerate() {
@@ -283,9 +289,10 @@ async fn unused_kept_connections_close_in_time() {
     counted(&owner.engine, "lanes are gone", |counters| counters.lanes == 0).await;
 
     let user = user().await;
+    let started = Instant::now();
     let _segment = user.open(&owner.segment()).await.unwrap();
     let held = || sockets(|local, remote| remote == port && local != 0);
-    assert_eq!(held(), 1, "kept");
+    assert!(held() == 1 || started.elapsed() >= KEPT_IDLE, "kept");
     until("it is closed without a call", || held() == 0).await;
     user.close().await;
 }
