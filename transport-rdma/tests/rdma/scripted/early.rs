@@ -8,6 +8,7 @@ use handfast_core::transport::Side;
 use handfast_fabric_control::Fabric;
 use handfast_transport::{CompletionStatus, DataPath, Direction, Sent, SliceId};
 use handfast_transport_rdma::NicConfig;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 /// Six retransmissions of TCP, and retransmissions before it gives up (`tcp_retries2`).
@@ -61,35 +62,63 @@ fn removed_connection_charges_no_write() {
     });
 }
 
-/// Less than a disconnect waits for threads that post.
+/// Less than a disconnect waits for threads that post, and as long as it waits.
 const MOMENT: Duration = Duration::from_millis(20);
+const POSTERS_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The disconnect of a failed connection moves its queue pair to ERR, and waits for a thread that posts there.
 #[test]
 fn disconnect_waits_for_a_thread_that_posts() {
     on(&EARLY, "early::disconnect_waits_for_a_thread_that_posts", |fabric| {
-        let (one, other) = sites();
-        connect_lane(&one, &other, LANE, 1);
-        let connection = connection(fabric, "rxe0");
-        let number = connection.split(' ').next().unwrap();
-        fabric.run("hold call rxe0 ibv_post_send");
-        let disconnects = || fabric.run("count rxe0 rdma_disconnect");
-        let before = disconnects();
-        let meanwhile = std::thread::scope(|scope| {
-            let slice = one.posting(&other, 0, Direction::Write, 0, 64);
-            scope.spawn(|| one.nic.post(LANE, &mut vec![slice]));
-            until(fabric, "waiting rxe0 ibv_post_send", "1");
-            fabric.run(&format!("manager remove rxe0 {number}"));
-            one.told.wait("the failure", |told| !told.failures.is_empty());
+        fails_during_a_post(fabric, |_, disconnects| {
             std::thread::sleep(MOMENT);
-            let meanwhile = disconnects();
-            fabric.run("release call rxe0 ibv_post_send");
-            meanwhile
+            assert_eq!(disconnects(), 0);
         });
-        assert_eq!(meanwhile, before);
-        one.nic.retire(LANE).unwrap();
-        other.nic.retire(LANE).unwrap();
     });
+}
+
+/// A driver that keeps a thread in its post delays the disconnect for the limit, and no longer. The device then
+/// reports the request behind the held one.
+#[test]
+fn disconnect_follows_a_post_that_does_not_return() {
+    on(&["siw"], "early::disconnect_follows_a_post_that_does_not_return", |fabric| {
+        let number = fails_during_a_post(fabric, |failed, disconnects| {
+            let deadline = Instant::now() + PATIENCE;
+            while disconnects() == 0 {
+                assert!(Instant::now() < deadline, "it is not disconnected");
+                std::thread::sleep(MOMENT);
+            }
+            assert!(failed.elapsed() >= POSTERS_WAIT_MAX);
+        });
+        until(fabric, "laws", &format!("rxe0 {number}: posted in ERR"));
+    });
+}
+
+/// A connection fails while a thread posts on it. `meanwhile` gets a time before the failure, and the count of
+/// disconnects since. Returns the number of the queue pair.
+fn fails_during_a_post(fabric: &Fabric, meanwhile: impl Fn(Instant, &dyn Fn() -> u32)) -> String {
+    let (one, other) = sites();
+    connect_lane(&one, &other, LANE, 1);
+    let connection = connection(fabric, "rxe0");
+    let number = connection.split(' ').next().unwrap();
+    fabric.run("hold call rxe0 ibv_post_send");
+    let count = || fabric.run("count rxe0 rdma_disconnect").parse::<u32>().unwrap();
+    let before = count();
+    std::thread::scope(|scope| {
+        let slice = one.posting(&other, 0, Direction::Write, 0, 64);
+        scope.spawn(|| one.nic.post(LANE, &mut vec![slice]));
+        until(fabric, "waiting rxe0 ibv_post_send", "1");
+        let started = Instant::now();
+        fabric.run(&format!("manager remove rxe0 {number}"));
+        one.told.wait("the failure", |told| !told.failures.is_empty());
+        // A failed assertion lets the thread go, too.
+        let result = catch_unwind(AssertUnwindSafe(|| meanwhile(started, &|| count() - before)));
+        fabric.run("release call rxe0 ibv_post_send");
+        result.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+    one.nic.retire(LANE).unwrap();
+    other.nic.retire(LANE).unwrap();
+    number.to_owned()
 }
 
 /// The status of a request that siw was sending when its connection ended, whatever the cause.
