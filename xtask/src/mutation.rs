@@ -6,18 +6,48 @@ use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fs;
 
-/// Packages whose tests run against a change, in sequence, each with its targets and the modules to skip. The quick
-/// tests come first: most changes need no others.
-const PASSES: [(&str, &[&str], &[&str]); 3] = [
-    (
-        CORE,
-        &["--lib", "--test", "stories"],
-        &["alike::", "bytes::", "clocks::", "random::", "saved::"],
-    ),
-    (CORE, &["--test", "stories"], &[]),
-    ("sim-tests", &["--test", "stories"], &["application::", "replay::", "shipping::", "sweep::"]),
+/// Tests that run against a change.
+struct Pass {
+    package: &'static str,
+    targets: &'static [&'static str],
+    skipped: &'static [&'static str],
+    /// An optimised build takes longer than quick tests save.
+    opt_level: &'static str,
+}
+
+/// In sequence. The quick tests come first: most changes need no others.
+const PASSES: [Pass; 4] = [
+    Pass { package: CORE, targets: &["--lib"], skipped: &SLOW_UNIT_TESTS, opt_level: "0" },
+    Pass { package: CORE, targets: &STORIES, skipped: &SLOW_STORIES, opt_level: "0" },
+    Pass { package: CORE, targets: &["--lib", "--test=stories"], skipped: &[], opt_level: "1" },
+    Pass {
+        package: "sim-tests",
+        targets: &["--test=stories"],
+        skipped: &["application::", "replay::", "shipping::", "sweep::"],
+        opt_level: "1",
+    },
 ];
 const CORE: &str = "handfast-core";
+const STORIES: [&str; 2] = ["--test=stories", "--test=gate"];
+/// Those that take more than a tenth of a second without optimisation.
+const SLOW_UNIT_TESTS: [&str; 8] = [
+    "announcements_displace_none_that_a_lane_waits_for",
+    "busy_crowd_keeps_no_other_network_out",
+    "choice_is_right_in_every_small_set",
+    "kept_region_is_granted_once",
+    "memory_is_given_back_after_the_last_write",
+    "mistakes_around_the_machine_are_found",
+    "peers_past_the_bound_are_forgotten",
+    "unknown_keys_make_room_at_once",
+];
+const SLOW_STORIES: [&str; 6] = [
+    "alike::",
+    "bytes::",
+    "clocks::",
+    "random::",
+    "saved::",
+    "segment_descriptor_survives_the_wire",
+];
 /// Time limit of the tests of a change. Tests wait more than they compute.
 const TEST_SECONDS_MAX: &str = "600";
 /// Exit codes of cargo-mutants: no change was missed; some were; tests of some timed out.
@@ -28,9 +58,9 @@ const TIMED_OUT: i32 = 3;
 /// Change the core in many small ways, and list the changes that no test detects
 ///
 /// cargo-mutants changes core/src in a copy of the repository, as configured in
-/// .cargo/mutants.toml. The quick tests of handfast-core run first, then, for the changes that they
-/// miss, all of them, then the short ones of sim-tests. Results are kept below cargo's target
-/// folder: the next run omits the changes that a test has detected.
+/// .cargo/mutants.toml. The quick unit tests of handfast-core run first, then, for the changes that
+/// they miss, its quick stories, all of its tests, and the short tests of sim-tests. Results are
+/// kept below cargo's target folder: the next run omits the changes that a test has detected.
 ///
 /// Exit code: 0 if every change was detected, 1 otherwise.
 #[derive(clap::Args)]
@@ -55,13 +85,16 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     }
     fs::create_dir_all(&folder)?;
     let mut missed = true;
-    for (package, targets, skipped) in PASSES {
+    for Pass { package, targets, skipped, opt_level } in PASSES {
         let mut command = project.cargo(&["mutants", "--iterate", "--no-shuffle"]);
         command.args(["--test-package", package, "--timeout", TEST_SECONDS_MAX]).arg("--output");
-        command.arg(&folder).args(&arguments.options).arg("--").args(targets).arg("--");
-        command.args(skipped.iter().flat_map(|module| ["--skip", module]));
+        command.arg(&folder).args(&arguments.options);
+        // In this form they choose what is built, too.
+        command.args(targets.iter().map(|target| format!("--cargo-arg={target}")));
+        command.args(["--", "--"]).args(skipped.iter().flat_map(|test| ["--skip", test]));
         // The same cases every time, and no shrinking, since any failure suffices.
         command.env("PROPTEST_RNG_SEED", "1").env("PROPTEST_MAX_SHRINK_ITERS", "1024");
+        command.env("CARGO_PROFILE_MUTATION_OPT_LEVEL", opt_level);
         command.env("CARGO_TARGET_DIR", folder.join("target"));
         missed = match command.status().context("cargo mutants")?.code() {
             Some(NONE_MISSED | TIMED_OUT) => false,
