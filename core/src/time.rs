@@ -38,3 +38,17 @@ impl core::ops::Add<Duration> for Instant {
         Instant(self.0.saturating_add(span.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn span_doubles_sixteen_times_at_most() {
+        let span = Duration::from_millis(3);
+        assert_eq!(span.doubled(0), span);
+        assert_eq!(span.doubled(1), Duration::from_millis(6));
+        let longest = Duration::from_millis(3 << 16);
+        assert_eq!([16, 17, u32::MAX].map(|exponent| span.doubled(exponent)), [longest; 3]);
+    }
+}

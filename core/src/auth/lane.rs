@@ -91,3 +91,21 @@ fn put_pair(bytes: &mut [u8], pair: Pair) {
     bytes[..16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
     bytes[16..].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+
+    /// Each node names the side that encrypts from its own point of view.
+    #[test]
+    fn lanes_are_encrypted_by_both_nodes_or_by_neither() {
+        assert_eq!(check_sealing(true, true), Ok(()));
+        assert_eq!(check_sealing(false, false), Ok(()));
+        let own = check_sealing(true, false).expect_err("the peer does not");
+        assert_eq!(check_sealing(false, true), Err(own.of_peer()));
+        assert!(own.to_string().starts_with("this node encrypts its lanes and the peer does not"));
+        let of_peer = own.of_peer().to_string();
+        assert!(of_peer.starts_with("the peer encrypts its lanes and this node does not"));
+    }
+}

@@ -151,6 +151,17 @@ mod tests {
         }
     }
 
+    /// The two looks after a change differ from those of each minute, and no file is read in between.
+    #[test]
+    fn looks_after_a_change_are_two() {
+        for look in [FIRST, SECOND] {
+            assert!(look.is_after_change(), "{look:?}");
+        }
+        assert!(!RECHECK.is_after_change());
+        let looks = ProofLooks::new(at(0), for_seconds(25));
+        assert!(!looks.reads(at(24)) && looks.reads(at(25)));
+    }
+
     /// Without a change the files are looked at each interval, and the proofs each minute.
     #[test]
     fn proofs_are_looked_at_each_minute() {

@@ -212,3 +212,103 @@ impl Hash for Balance {
         self.answered.hash(hasher);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    /// Everything that is hashed.
+    struct Bytes(Vec<u8>);
+
+    impl Hasher for Bytes {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Two rails whose costs a window that does not measure leaves at these multiples of 63.
+    fn with_costs(one: u64, other: u64) -> Balance {
+        let mut balance = Balance::new();
+        (balance.loads[0].cost, balance.loads[1].cost) = (64 * one, 64 * other);
+        balance.set_shares();
+        balance
+    }
+
+    /// A difference of a quarter leaves the shares as they are; one of more sets them.
+    #[test]
+    fn near_rates_share_alike() {
+        let alike = with_costs(3, 4);
+        assert!(!alike.is_uneven());
+        assert_eq!(alike.share(1), SHARE_MAX);
+        let apart = with_costs(1, 2);
+        assert!(apart.is_uneven());
+        assert_eq!([apart.share(0), apart.share(1)], [SHARE_MAX, SHARE_MAX / 2]);
+    }
+
+    /// A rail that is slower by any factor keeps a share, by which it is measured.
+    #[test]
+    fn slowest_rail_keeps_a_share() {
+        assert_eq!(with_costs(1, 1_000_000).share(1), 1 << 10);
+    }
+
+    /// A rail takes a slice if it ends with that no later than the fastest would.
+    #[test]
+    fn slow_rail_takes_what_ends_with_the_fastest() {
+        let mut balance = with_costs(1, 4);
+        let now = Instant(1);
+        balance.on_posted(0, 11, now);
+        assert!(!balance.may_take(1, 0, 4));
+        balance.on_posted(0, 1, now);
+        assert!(balance.may_take(1, 0, 4));
+        balance.on_posted(1, 1, now);
+        assert!(!balance.may_take(1, 0, 4));
+    }
+
+    /// The time of a rail with work begins with the first slice, and again where its lanes change.
+    #[test]
+    fn busy_time_begins_with_the_first_slice() {
+        let mut balance = Balance::new();
+        balance.on_posted(0, 64, Instant(5));
+        balance.on_posted(0, 64, Instant(9));
+        assert_eq!(balance.loads[0].busy_since, Instant(5));
+        balance.regroup(0, 1, 64, Instant(20));
+        let loads = [0, 1].map(|group: Group| balance.loads[group]);
+        assert_eq!(loads.map(|load| load.bytes), [64, 64]);
+        assert_eq!(loads.map(|load| load.busy_since), [Instant(20); 2]);
+    }
+
+    /// Two spans between answers measure a rail.
+    #[test]
+    fn two_spans_measure_a_rail() {
+        for (spans, known) in [(1, false), (2, true)] {
+            let mut balance = Balance::new();
+            balance.loads[0].spans = spans;
+            (balance.loads[0].nanos, balance.loads[0].measured) = (100, 100);
+            balance.set_shares();
+            assert_eq!(balance.loads[0].cost, if known { UNITS } else { 0 });
+        }
+    }
+
+    /// The fingerprint differs where loads do, except for the last times of an idle rail.
+    #[test]
+    fn fingerprint_leaves_out_the_times_of_idle_rails() {
+        let fingerprint = |balance: &Balance| {
+            let mut bytes = Bytes(Vec::new());
+            balance.hash(&mut bytes);
+            bytes.0
+        };
+        let (new, mut other) = (Balance::new(), Balance::new());
+        other.loads[2].begin(Instant(7));
+        assert_eq!(fingerprint(&new), fingerprint(&other));
+        other.on_posted(2, 64, Instant(7));
+        let mut later = Balance::new();
+        later.on_posted(2, 64, Instant(8));
+        assert_ne!(fingerprint(&other), fingerprint(&later));
+        assert_ne!(fingerprint(&other), fingerprint(&new));
+    }
+}

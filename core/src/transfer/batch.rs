@@ -279,3 +279,35 @@ impl<const CHAIN: usize> Linked<CHAIN> for Slice {
         &mut self.links[CHAIN]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::types::Direction;
+
+    fn batch(requests: usize, spares: &mut Spares) -> Batch {
+        let (local, remote) =
+            (LocalSpan { region: 0, offset: 0 }, RemoteSpan { key: 0, address: 1 });
+        let request = Request { direction: Direction::Write, local, remote, length: 1 };
+        Batch::new(Instant(0), &alloc::vec![request; requests], None, spares, |_| 0)
+    }
+
+    /// The lists of a few batches are kept, and are empty; those of a large one are freed.
+    #[test]
+    fn spare_lists_are_few_and_short() {
+        let mut spares = Spares::default();
+        let batches: Vec<_> =
+            (0..=SPARES_MAX).map(|_| batch(SPARE_REQUESTS_MAX, &mut spares)).collect();
+        for (kept, batch) in (1..).zip(batches) {
+            spares.keep(batch);
+            assert_eq!(spares.0.len(), kept.min(SPARES_MAX));
+        }
+        assert!(spares.0.iter().all(|(requests, shares)| requests.is_empty() && shares.is_empty()));
+        let again = batch(1, &mut spares);
+        assert_eq!((again.requests.len(), spares.0.len()), (1, SPARES_MAX - 1));
+        let mut spares = Spares::default();
+        let large = batch(SPARE_REQUESTS_MAX + 1, &mut spares);
+        spares.keep(large);
+        assert!(spares.0.is_empty());
+    }
+}

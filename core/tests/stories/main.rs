@@ -4,5 +4,6 @@ mod examples;
 mod golden;
 mod mooncake;
 mod node;
+mod sharing;
 mod transfer;
 mod wire;

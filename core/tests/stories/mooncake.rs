@@ -254,3 +254,10 @@ fn segment() -> SegmentDescriptor {
         timestamp: Some("t".repeat(TIMESTAMP_BYTES_MAX)),
     }
 }
+
+/// The answer of a node without a descriptor differs from one with a descriptor.
+#[test]
+fn answer_without_a_descriptor_is_null() {
+    assert!(is_null(NULL_ANSWER) && is_null("null"));
+    assert!(!is_null("") && !is_null(&segment().encode()));
+}

@@ -5,7 +5,7 @@ use handfast_core::node::{Failure, Limits, StateKind};
 use handfast_core::policy::FailureClass;
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
-use handfast_core::{Event, Input};
+use handfast_core::{Event, Incarnation, Input};
 
 #[test]
 fn a_protection_or_configuration_error_never_reconnects() {
@@ -209,4 +209,24 @@ fn assert_heeds_only(solo: &mut Solo, state: StateKind, waited: Option<Operation
             assert_eq!(solo.events.len(), events, "{kind:?} in {state:?}: {:?}", solo.events);
         }
     }
+}
+
+/// A node says who has proven a name, whether a demand waits, and what it has counted since it was asked.
+#[test]
+fn node_answers_questions_about_its_lanes() {
+    let mut solo = Solo::new(Limits::default());
+    assert!(!solo.node.awaits_lane(&far(1)), "nobody has asked for one");
+    assert_eq!(solo.node.holder_of(&far(1).node), None);
+    solo.tell(Input::Open(far(1)));
+    assert!(solo.node.awaits_lane(&far(1)));
+    let own = solo.establish(1, 10, 1);
+    assert!(!solo.node.awaits_lane(&far(1)), "it has one");
+    assert_eq!(solo.node.holder_of(&far(1).node), Some(Incarnation(10)));
+    let counted = solo.node.counters();
+    assert_eq!(solo.node.take_counters(), counted);
+    assert_ne!(counted, solo.node.take_counters());
+    solo.tell(Input::LaneFailed { lifecycle: own, error: Solo::error() });
+    assert!(solo.node.awaits_lane(&far(1)), "the demand outlasts the lane");
+    solo.tell(Input::Release(far(1)));
+    assert!(!solo.node.awaits_lane(&far(1)));
 }

@@ -236,3 +236,29 @@ proptest! {
         prop_assert_eq!(moved, requests.iter().map(|(length, _)| length).sum::<u64>());
     }
 }
+
+/// Requests near different rails take turns, each as often as any other, while one lane serves all of them.
+#[test]
+fn requests_of_several_affinities_take_turns() {
+    let mut bench = with_rails(1, 1);
+    let near = [&[0, 1], &[1, 0], &[0, 2]].map(|ranks: &[u8; 2]| Affinity::of(ranks));
+    let requests = [0, 1, 2]
+        .map(|place| Request { local: LocalSpan { region: place, offset: 0 }, ..write(30) });
+    submit(&mut bench, &std::array::from_fn::<_, 3, _>(|place| (requests[place], near[place])));
+    let mut order = Vec::new();
+    for _ in 0..9 {
+        let post = bench.take_post();
+        order.push(post.work.local.region);
+        bench.complete(post.slice, CompletionStatus::Done);
+    }
+    assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+}
+
+/// A request that is near to none uses lanes over every rail, and over none.
+#[test]
+fn request_without_an_affinity_uses_every_lane() {
+    let mut bench = Bench::with_lanes(LIMITS, 2, 4);
+    bench.transfers.set_rail(bench.now, Lifecycle(1), Some(0));
+    submit(&mut bench, &[(write(40), Affinity::ANY)]);
+    assert_eq!(lanes(&bench.take_posts()), [1, 2, 1, 2]);
+}

@@ -609,3 +609,48 @@ fn withheld_write(limits: TransferLimits) -> (Bench, BatchId) {
     assert!(!bench.has_ended(batch), "bytes of the first attempt may still land");
     (bench, batch)
 }
+
+/// A batch without a usable lane waits; one whose slices are posted, or that is decided, does not.
+#[test]
+fn batch_waits_for_a_lane_and_not_for_completions() {
+    let mut bench = Bench::new(SMALL);
+    assert!(!bench.transfers.has_waiting());
+    bench.submit(&[write(15)]);
+    assert!(bench.transfers.has_waiting());
+    bench.lane_up(1, 1).expect("there is room");
+    assert!(bench.transfers.has_waiting(), "half of it waits for a place");
+    let first = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Done);
+    assert!(!bench.transfers.has_waiting());
+    let second = bench.take_post();
+    bench.complete(second.slice, CompletionStatus::Failed(error(1).into()));
+    assert!(bench.transfers.has_waiting(), "the lane is not usable any more");
+}
+
+/// The bytes that a lane has moved are counted by direction, once.
+#[test]
+fn moved_bytes_of_a_lane_are_taken_once() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 4);
+    bench.submit(&[write(13), read(7)]);
+    for post in bench.take_posts() {
+        bench.complete(post.slice, CompletionStatus::Done);
+    }
+    let moved = bench.transfers.take_moved(Lifecycle(1));
+    assert_eq!((moved.written, moved.read), (13, 7));
+    let moved = bench.transfers.take_moved(Lifecycle(1));
+    assert_eq!((moved.written, moved.read), (0, 0));
+}
+
+/// After the restart of a peer nothing lands any more: its writes are fenced on every lane.
+#[test]
+fn restart_of_a_peer_fences_its_writes() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 1);
+    let batch = bench.submit(&[write(10), write(10)]);
+    for post in bench.take_posts() {
+        bench.complete(post.slice, CompletionStatus::Failed(error(1).into()));
+    }
+    bench.input(TransferInput::PeerRestarted);
+    let fenced = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Fenced };
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+    assert_eq!(bench.report(batch).requests, [fenced; 2]);
+}
