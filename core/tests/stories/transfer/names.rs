@@ -1,7 +1,7 @@
 //! Ids of attempts and batches, and fingerprints of the machine.
 
 use super::*;
-use handfast_core::transfer::TransferCounters;
+use handfast_core::transfer::{Affinity, TransferCounters};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
 
@@ -46,7 +46,7 @@ fn an_attempt_is_awaited_until_it_is_answered() {
 /// Fingerprints differ exactly where behaviour differs.
 #[test]
 fn fingerprint_equals_behaviour() {
-    let histories: [fn(&mut Bench); 17] = [
+    let histories: [fn(&mut Bench); 23] = [
         |_| {},
         |bench| bench.up(1, 1),
         |bench| bench.up(1, 2),
@@ -77,6 +77,16 @@ fn fingerprint_equals_behaviour() {
             bench.post(&[write(5)], None);
             bench.release(bench.posts[0].slice, Sent::Partly);
         },
+        |bench| bench.up_over(Some(0)),
+        |bench| bench.up_over(Some(1)),
+        |bench| bench.submit_two(&[[0, 1], [1, 0]]),
+        |bench| bench.submit_two(&[[1, 0], [0, 1]]),
+        |bench| bench.submit_two(&[[0, 1], [0, 1]]),
+        |bench| {
+            // The turn is the second one's.
+            bench.submit_two(&[[0, 1], [1, 0]]);
+            bench.up(1, 1);
+        },
     ];
     let after = |history: &fn(&mut Bench)| {
         let mut bench = Bench::new(SMALL);
@@ -99,6 +109,19 @@ fn fingerprint_equals_behaviour() {
 impl Bench {
     fn up(&mut self, lane: u64, depth: u32) {
         self.lane_up(lane, depth).expect("there is room for the lane");
+    }
+
+    fn up_over(&mut self, rail: Option<u8>) {
+        self.up(1, 1);
+        self.transfers.set_rail(self.now, Lifecycle(1), rail);
+    }
+
+    /// Submits two reads of a batch near these rails.
+    fn submit_two(&mut self, ranks: &[[u8; 2]; 2]) {
+        let near = ranks.map(|ranks| Affinity::of(&ranks));
+        let submitted = self.transfers.submit_near(self.now, &[read(15); 2], &near, None);
+        submitted.expect("the batch is in order");
+        self.drain();
     }
 
     /// Posts the first slice on a lane of its own, and completes it.

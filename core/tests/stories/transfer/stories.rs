@@ -654,3 +654,23 @@ fn restart_of_a_peer_fences_its_writes() {
     assert_eq!(bench.report(batch).outcome, BatchOutcome::Failed(Cause::PeerRestarted));
     assert_eq!(bench.report(batch).requests, [fenced; 2]);
 }
+
+/// The machine says which lane a slice is posted on, how many each has, and which lane is the only usable one.
+#[test]
+fn posted_slices_are_known_by_lane() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    assert_eq!(bench.transfers.only_lane(), None, "there are two");
+    bench.submit(&[write(30)]);
+    let posts = bench.take_posts();
+    let on = |bench: &Bench, lane| bench.transfers.posted_on(Lifecycle(lane));
+    assert_eq!([1, 2, 3].map(|lane| on(&bench, lane)), [2, 1, 0]);
+    for post in &posts {
+        assert_eq!(bench.transfers.lane_of(post.slice), Some(Lifecycle(post.lane)));
+    }
+    bench.complete(posts[0].slice, CompletionStatus::Done);
+    assert_eq!((on(&bench, 1), bench.transfers.lane_of(posts[0].slice)), (1, None));
+    bench.complete(posts[2].slice, CompletionStatus::Failed(error(1).into()));
+    assert_eq!(bench.transfers.only_lane(), Some(Lifecycle(2)));
+    bench.lane_down(2, 1);
+    assert_eq!(bench.transfers.only_lane(), None, "no lane is usable");
+}
