@@ -271,6 +271,7 @@ impl Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hashed::hashed;
 
     #[test]
     fn later_connections_take_the_place_of_earlier_ones() {
@@ -292,5 +293,48 @@ mod tests {
             let taken = sender.takes_place_of(parked, connected, is_proven);
             assert_eq!(taken, takes, "{sender:?} connected to {connected:?}, proven {is_proven}");
         }
+    }
+
+    /// Names and paths are compared and shown by their text, whether a clone or another name of the same text.
+    #[test]
+    fn names_are_their_text() {
+        let [name, same, later] = ["a:1", "a:1", "b:1"].map(|text| NodeName::new(text).unwrap());
+        assert_eq!((&name, name.cmp(&same)), (&same, Ordering::Equal));
+        assert_eq!(name.partial_cmp(&later), Some(Ordering::Less));
+        assert_eq!(alloc::format!("{name} {later:?}"), "a:1 b:1");
+        assert_eq!(String::from(later.clone()), "b:1");
+        assert_eq!(hashed(&name), hashed(&same));
+        assert_ne!(hashed(&name), hashed(&later));
+        let path = NicPath { node: name, nic: NodeName::new("mlx5_0").unwrap() };
+        assert_eq!((path.as_parts(), path.rail()), (("a:1", "mlx5_0"), None));
+        assert_eq!(alloc::format!("{path} {path:?}"), "a:1@mlx5_0 a:1@mlx5_0");
+        let rail = NicPath::over_rail(&later, "theirs", "ours").unwrap();
+        assert_eq!(rail.rail(), Some(("theirs", "ours")));
+        assert_eq!(rail.seen_from(&path).rail(), Some(("ours", "theirs")));
+    }
+
+    /// An incarnation is exactly thirty-two digits, without a sign.
+    #[test]
+    fn incarnation_is_thirty_two_digits() {
+        let digits = "0123456789abcdefABCDEF0123456789";
+        let incarnation = Incarnation::from_hex(digits).unwrap();
+        assert_eq!(incarnation.to_hex(), digits.to_lowercase());
+        assert_eq!(alloc::format!("{incarnation:?}"), "123456789abcdefabcdef0123456789");
+        assert_eq!(alloc::format!("{:?}", Lifecycle(17)), "#17");
+        let signed = digits.replacen('0', "+", 1);
+        for wrong in [&digits[1..], &signed, &alloc::format!("{digits}0"), ""] {
+            assert_eq!(Incarnation::from_hex(wrong), None, "{wrong}");
+        }
+        let written = serde_json::to_string(&incarnation).unwrap();
+        assert_eq!(serde_json::from_str::<Incarnation>(&written).unwrap(), incarnation);
+    }
+
+    /// A legacy node is identified by a digest of its queue pairs, in their order.
+    #[test]
+    fn legacy_pair_is_a_digest() {
+        let legacy = Pair::legacy(&[5, 1000]);
+        assert_eq!(legacy.lifecycle, Lifecycle(0x245f_6b7d_9369_8249));
+        assert!(legacy.is_legacy() && legacy != Pair::legacy(&[1000, 5]));
+        assert!(!Pair { incarnation: Incarnation(1), ..legacy }.is_legacy());
     }
 }

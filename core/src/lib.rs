@@ -10,6 +10,8 @@ pub mod connection;
 mod entropy;
 pub mod excerpt;
 pub mod gate;
+#[cfg(test)]
+mod hashed;
 pub mod identity;
 pub mod mooncake;
 pub mod node;

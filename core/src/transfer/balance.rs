@@ -216,20 +216,7 @@ impl Hash for Balance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
-
-    /// Everything that is hashed.
-    struct Bytes(Vec<u8>);
-
-    impl Hasher for Bytes {
-        fn write(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
-        }
-
-        fn finish(&self) -> u64 {
-            0
-        }
-    }
+    use crate::hashed::hashed;
 
     /// Two rails whose costs a window that does not measure leaves at these multiples of 63.
     fn with_costs(one: u64, other: u64) -> Balance {
@@ -297,18 +284,13 @@ mod tests {
     /// The fingerprint differs where loads do, except for the last times of an idle rail.
     #[test]
     fn fingerprint_leaves_out_the_times_of_idle_rails() {
-        let fingerprint = |balance: &Balance| {
-            let mut bytes = Bytes(Vec::new());
-            balance.hash(&mut bytes);
-            bytes.0
-        };
         let (new, mut other) = (Balance::new(), Balance::new());
         other.loads[2].begin(Instant(7));
-        assert_eq!(fingerprint(&new), fingerprint(&other));
+        assert_eq!(hashed(&new), hashed(&other));
         other.on_posted(2, 64, Instant(7));
         let mut later = Balance::new();
         later.on_posted(2, 64, Instant(8));
-        assert_ne!(fingerprint(&other), fingerprint(&later));
-        assert_ne!(fingerprint(&other), fingerprint(&new));
+        assert_ne!(hashed(&other), hashed(&later));
+        assert_ne!(hashed(&other), hashed(&new));
     }
 }
