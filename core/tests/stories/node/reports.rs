@@ -230,3 +230,29 @@ fn node_answers_questions_about_its_lanes() {
     solo.tell(Input::Release(far(1)));
     assert!(!solo.node.awaits_lane(&far(1)));
 }
+
+/// A failure as the transport's error has the side that is its cause: that of the transport, this node, the
+/// configuration or the peer.
+#[test]
+fn failure_names_its_side() {
+    let of_transport = TransportError { side: Side::Protection, ..Solo::error() };
+    let failure = Failure::Transport(of_transport.clone());
+    assert_eq!(failure.to_transport_error(), of_transport);
+    let refused = |reason| Failure::Refused(Refusal { reason, detail: "no".into() });
+    for (failure, side) in [
+        (Failure::OperationOverdue, Side::Local),
+        (Failure::DrainOverdue, Side::Local),
+        (Failure::Closed, Side::Local),
+        (Failure::Evicted, Side::Local),
+        (Failure::Limit("peers_max".into()), Side::Local),
+        (refused(RefusalReason::Encryption), Side::Configuration),
+        (refused(RefusalReason::Busy), Side::Peer),
+        (Failure::Silent, Side::Peer),
+        (Failure::HalfOpen, Side::Peer),
+        (Failure::Superseded, Side::Peer),
+        (Failure::Quiesced, Side::Peer),
+    ] {
+        let error = failure.to_transport_error();
+        assert_eq!((error.side, error.detail), (side, failure.to_string()), "{failure:?}");
+    }
+}
