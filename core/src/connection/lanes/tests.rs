@@ -226,3 +226,68 @@ fn unreached_peer_is_asked_once() {
     assert_eq!(node.unreached.len(), UNREACHED_MAX);
     assert!(node.lanes.is_empty() && node.unbound.is_empty());
 }
+
+/// A lane opens once every queue pair with a counterpart is connected, and not before.
+#[test]
+fn lane_opens_with_its_last_queue_pair() {
+    let mut node = LaneConnections::new(Incarnation(20));
+    let own = node.announce(LANE, &[5, 6, 7], Some("peer"), (address(2), Token(50))).unwrap();
+    let peer = AnnouncedLane { queue_pairs: Vec::from([3, 4]), ..lane_of(30, 1) };
+    node.connect(LANE, &peer).unwrap();
+    let dials =
+        |it: &&LaneOutput| matches!(it, LaneOutput::Connection(ConnectionOutput::Dial { .. }));
+    assert_eq!(outputs(&mut node).iter().filter(dials).count(), 2);
+    for place in 0..2 {
+        assert_eq!(node.progress(LANE), Ok(LaneProgress::Pending));
+        let from = peer.announcement.queue_pair(place, peer.queue_pairs[usize::from(place)]);
+        let to = own.queue_pair(place, 5 + u32::from(place));
+        let id = ConnectionId { lifecycle: LANE, place };
+        node.handle_established(id, &PrivateData::new(&from, &to, Content::Accept).encode());
+        let opens = outputs(&mut node).contains(&LaneOutput::Open { lifecycle: LANE });
+        assert_eq!(opens, place == 1);
+    }
+    assert_eq!(node.progress(LANE), Ok(LaneProgress::Connected));
+}
+
+/// An output names its lane, except for the rejection of a request, which has none.
+#[test]
+fn output_names_its_lane() {
+    let id = ConnectionId { lifecycle: LANE, place: 1 };
+    for output in [
+        LaneOutput::Prepare { lifecycle: LANE },
+        LaneOutput::Open { lifecycle: LANE },
+        LaneOutput::LaneFailed { id },
+        LaneOutput::Connection(ConnectionOutput::Established { id }),
+        LaneOutput::Connection(ConnectionOutput::Destroy { id }),
+    ] {
+        assert_eq!(output.lifecycle(), Some(LANE), "{output:?}");
+    }
+    let (mut node, own) = node("peer");
+    let peer = lane_of(10, 1);
+    let forged = Announcement { token: Token(51), ..own };
+    node.handle_request(RequestId(1), &request(&peer, &forged).encode());
+    let rejection = node.poll_output().expect("it has no token");
+    assert_eq!(rejection.lifecycle(), None, "{rejection:?}");
+}
+
+/// A message announces a lane with its queue pairs and reads, none, or what cannot be connected.
+#[test]
+fn announced_lane_has_queue_pairs_and_reads() {
+    let lane = lane_of(10, 1);
+    let text = |text: &str| Some(text.into());
+    let body = Body {
+        queue_pairs: lane.queue_pairs.clone(),
+        rd_atomic: 1,
+        connection_manager: text(&format!("{}", lane.announcement)),
+        ..Body::default()
+    };
+    assert_eq!(AnnouncedLane::of(&body), Some(Ok(lane)));
+    assert_eq!(AnnouncedLane::of(&Body { connection_manager: None, ..body.clone() }), None);
+    let refused = |body: Body| AnnouncedLane::of(&body).and_then(Result::err);
+    let without = Body { queue_pairs: Vec::new(), ..body.clone() };
+    assert_eq!(refused(without), Some(AnnouncedLaneError::NoQueuePair));
+    let without = Body { rd_atomic: 0, ..body.clone() };
+    assert_eq!(refused(without), Some(AnnouncedLaneError::NoRead));
+    let broken = refused(Body { connection_manager: text("?"), ..body });
+    assert!(matches!(broken, Some(AnnouncedLaneError::Text(_))), "{broken:?}");
+}

@@ -150,3 +150,23 @@ fn silent_rail_holds_no_slice_of_the_others_back() {
     }
     assert_eq!(rails.posted[1] - moved, 512 - u64::from(DEPTH), "all but what the other holds");
 }
+
+/// A lane may get its rail while slices are posted on it, and after others have been answered.
+#[test]
+fn rail_of_a_busy_lane_may_change() {
+    let limits = TransferLimits { slice_bytes_max: 10, ..TransferLimits::default() };
+    let mut bench = Bench::with_lanes(limits, 2, DEPTH);
+    for rail in [Some(0), Some(1), None, Some(2)] {
+        let batch = bench.submit(&[write(80)]);
+        let mut posts = bench.take_posts();
+        let later = posts.split_off(4);
+        for post in posts {
+            bench.complete(post.slice, CompletionStatus::Done);
+        }
+        bench.transfers.set_rail(bench.now, Lifecycle(1), rail);
+        for post in later {
+            bench.complete(post.slice, CompletionStatus::Done);
+        }
+        assert!(bench.has_ended(batch));
+    }
+}

@@ -674,3 +674,19 @@ fn posted_slices_are_known_by_lane() {
     bench.lane_down(2, 1);
     assert_eq!(bench.transfers.only_lane(), None, "no lane is usable");
 }
+
+/// A lane that fails while it is full leaves the turns of the others alone.
+#[test]
+fn full_lane_that_fails_leaves_the_others_their_turns() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    for lane in [2, 3] {
+        bench.lane_up(lane, 4).expect("there is room");
+    }
+    bench.submit(&[write(10)]);
+    let first = bench.take_post();
+    assert_eq!(first.lane, 1);
+    bench.complete(first.slice, CompletionStatus::Failed(error(1).into()));
+    assert_eq!(bench.take_post().lane, 2);
+    bench.submit(&[write(20)]);
+    assert_eq!(bench.take_posts().iter().map(|post| post.lane).collect::<Vec<_>>(), [3, 2]);
+}
