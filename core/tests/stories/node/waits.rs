@@ -207,3 +207,15 @@ fn waits_of_no_length_are_over_at_once() {
         assert!((nanoseconds..=nanoseconds + nanoseconds / 2).contains(&wait.0), "{wait:?}");
     }
 }
+
+/// A lane that the peer opens ends the pause of this side's demand.
+#[test]
+fn request_of_the_peer_ends_the_pause() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate(OperationKind::Create, |_| Outcome::Failed(Solo::error()));
+    solo.operate_all();
+    assert_eq!(solo.node.peer_timers().count(), 1, "it tries again after a pause");
+    solo.call(request(1, 10, 1));
+    assert_eq!(solo.node.peer_timers().count(), 0);
+}
