@@ -247,6 +247,29 @@ fn lane_opens_with_its_last_queue_pair() {
         assert_eq!(opens, place == 1);
     }
     assert_eq!(node.progress(LANE), Ok(LaneProgress::Connected));
+    assert_eq!(node.bound_to(LANE), Some(&peer));
+    let connected = ConnectionId { lifecycle: LANE, place: 1 };
+    assert_eq!(node.peer(connected), Some(peer.announcement.queue_pair(1, 4)));
+    assert_eq!(node.peer(ConnectionId { place: 2, ..connected }), None);
+
+    node.handle_wired(LANE);
+    node.handle_failed(connected, Cause::Local);
+    assert!(outputs(&mut node).contains(&LaneOutput::LaneFailed { id: connected }));
+    node.retire(LANE);
+    assert_ne!(outputs(&mut node), [], "what is left of it is drained");
+    node.handle_drained(LANE);
+    outputs(&mut node);
+    assert_eq!(node.progress(LANE), Err(Cause::Disconnected), "it is gone");
+}
+
+/// A dial that is rejected fails the lane.
+#[test]
+fn rejected_dial_fails_the_lane() {
+    let (mut node, _) = node("peer");
+    node.connect(LANE, &lane_of(30, 1)).unwrap();
+    outputs(&mut node);
+    node.handle_rejected(ConnectionId { lifecycle: LANE, place: 0 }, &[]);
+    assert!(node.progress(LANE).is_err());
 }
 
 /// An output names its lane, except for the rejection of a request, which has none.
