@@ -5,6 +5,8 @@ use crate::report::Summary;
 use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 /// Tests that run against a change.
 struct Pass {
@@ -13,22 +15,43 @@ struct Pass {
     skipped: &'static [&'static str],
     /// An optimised build takes longer than quick tests save.
     opt_level: &'static str,
+    /// Limit of a test binary. A change may make a loop endless, and a busy machine does not make a
+    /// finite loop look endless.
+    processor_seconds_max: u32,
 }
 
 /// In sequence. The quick tests come first: most changes need no others.
 const PASSES: [Pass; 4] = [
-    Pass { package: CORE, targets: &["--lib"], skipped: &SLOW_UNIT_TESTS, opt_level: "0" },
-    Pass { package: CORE, targets: &STORIES, skipped: &SLOW_STORIES, opt_level: "0" },
-    Pass { package: CORE, targets: &["--lib", "--test=stories"], skipped: &[], opt_level: "1" },
+    Pass {
+        package: CORE,
+        targets: &["--lib"],
+        skipped: &SLOW_UNIT_TESTS,
+        opt_level: "0",
+        processor_seconds_max: 10,
+    },
+    Pass {
+        package: CORE,
+        targets: &["--test=stories", "--test=gate"],
+        skipped: &SLOW_STORIES,
+        opt_level: "0",
+        processor_seconds_max: 10,
+    },
+    Pass {
+        package: CORE,
+        targets: &["--lib", "--test=stories"],
+        skipped: &[],
+        opt_level: "1",
+        processor_seconds_max: 60,
+    },
     Pass {
         package: "sim-tests",
         targets: &["--test=stories"],
-        skipped: &["application::", "replay::", "shipping::", "sweep::"],
+        skipped: &SLOW_EXPLORATIONS,
         opt_level: "1",
+        processor_seconds_max: 120,
     },
 ];
 const CORE: &str = "handfast-core";
-const STORIES: [&str; 2] = ["--test=stories", "--test=gate"];
 /// Those that take more than a tenth of a second without optimisation.
 const SLOW_UNIT_TESTS: [&str; 8] = [
     "announcements_displace_none_that_a_lane_waits_for",
@@ -48,6 +71,17 @@ const SLOW_STORIES: [&str; 6] = [
     "saved::",
     "segment_descriptor_survives_the_wire",
 ];
+/// Those that take more than five seconds of a processor, and those that run other programs.
+const SLOW_EXPLORATIONS: [&str; 6] = [
+    "application::",
+    "connection_joins_what_it_is_meant_for",
+    "replay::",
+    "resumed_exploration_ends_as_if_never_stopped",
+    "shipping::",
+    "sweep::",
+];
+/// Address space of a test binary.
+const MEMORY_BYTES_MAX: u64 = 6 << 30;
 /// Time limit of the tests of a change. Tests wait more than they compute.
 const TEST_SECONDS_MAX: &str = "600";
 /// Exit codes of cargo-mutants: no change was missed; some were; tests of some timed out.
@@ -59,8 +93,8 @@ const TIMED_OUT: i32 = 3;
 ///
 /// cargo-mutants changes core/src in a copy of the repository, as configured in
 /// .cargo/mutants.toml. The quick unit tests of handfast-core run first, then, for the changes that
-/// they miss, its quick stories, all of its tests, and the short tests of sim-tests. Results are
-/// kept below cargo's target folder: the next run omits the changes that a test has detected.
+/// they miss, its quick stories, all of its tests, and most stories of sim-tests. Results are kept
+/// below cargo's target folder: the next run omits the changes that a test has detected.
 ///
 /// Exit code: 0 if every change was detected, 1 otherwise.
 #[derive(clap::Args)]
@@ -85,17 +119,15 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     }
     fs::create_dir_all(&folder)?;
     let mut missed = true;
-    for Pass { package, targets, skipped, opt_level } in PASSES {
+    for pass in PASSES {
+        pass.check(&project, &folder)?;
         let mut command = project.cargo(&["mutants", "--iterate", "--no-shuffle"]);
-        command.args(["--test-package", package, "--timeout", TEST_SECONDS_MAX]).arg("--output");
-        command.arg(&folder).args(&arguments.options);
+        command.args(["--test-package", pass.package, "--timeout", TEST_SECONDS_MAX]);
+        command.arg("--output").arg(&folder).args(&arguments.options);
         // In this form they choose what is built, too.
-        command.args(targets.iter().map(|target| format!("--cargo-arg={target}")));
-        command.args(["--", "--"]).args(skipped.iter().flat_map(|test| ["--skip", test]));
-        // The same cases every time, and no shrinking, since any failure suffices.
-        command.env("PROPTEST_RNG_SEED", "1").env("PROPTEST_MAX_SHRINK_ITERS", "1024");
-        command.env("CARGO_PROFILE_MUTATION_OPT_LEVEL", opt_level);
-        command.env("CARGO_TARGET_DIR", folder.join("target"));
+        command.args(pass.options().iter().map(|option| format!("--cargo-arg={option}")));
+        command.args(["--", "--"]).args(pass.skips());
+        pass.set_environment(&mut command, &folder);
         missed = match command.status().context("cargo mutants")?.code() {
             Some(NONE_MISSED | TIMED_OUT) => false,
             Some(MISSED) => true,
@@ -103,4 +135,34 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         };
     }
     Ok(!missed)
+}
+
+impl Pass {
+    /// Runs the tests without a change: cargo-mutants does not do so for another package.
+    fn check(&self, project: &Project, folder: &Path) -> Result<()> {
+        let mut command = project.cargo(&["test", "--quiet", "--profile", "mutation"]);
+        command.args(["--package", self.package]).args(self.options()).arg("--").args(self.skips());
+        self.set_environment(&mut command, folder);
+        if !command.status().context("cargo test")?.success() {
+            bail!("the tests of {} fail without a change", self.package);
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Vec<String> {
+        let limits = format!("'--cpu={}', '--as={MEMORY_BYTES_MAX}'", self.processor_seconds_max);
+        let runner = format!("--config=target.'cfg(all())'.runner=['prlimit', {limits}]");
+        self.targets.iter().map(|target| (*target).to_owned()).chain([runner]).collect()
+    }
+
+    fn skips(&self) -> impl Iterator<Item = &'static str> {
+        self.skipped.iter().flat_map(|test| ["--skip", test])
+    }
+
+    fn set_environment(&self, command: &mut Command, folder: &Path) {
+        // The same cases every time, and no shrinking, since any failure suffices.
+        command.env("PROPTEST_RNG_SEED", "1").env("PROPTEST_MAX_SHRINK_ITERS", "1024");
+        command.env("CARGO_PROFILE_MUTATION_OPT_LEVEL", self.opt_level);
+        command.env("CARGO_TARGET_DIR", folder.join("target"));
+    }
 }
