@@ -157,6 +157,25 @@ mod tests {
     use super::*;
     use alloc::format;
 
+    /// One read shows the writes of a queue pair to a region, and no others.
+    #[test]
+    fn read_shows_the_writes_of_its_pair_and_region() {
+        let mut unseen = Unseen::default();
+        assert!(unseen.is_empty() && unseen.poll_read().is_none());
+        for (pair, region, write) in [(0, 7, 'a'), (1, 7, 'b'), (0, 8, 'c'), (0, 7, 'd')] {
+            unseen.on_written(pair, region, write);
+        }
+        let mut shown = [(); 3].map(|()| {
+            assert!(!unseen.is_empty());
+            let read = unseen.poll_read().unwrap();
+            (read.pair, read.region, read.writes)
+        });
+        shown.sort();
+        let of = |writes: &str| writes.chars().collect::<Vec<_>>();
+        assert_eq!(shown, [(0, 7, of("ad")), (0, 8, of("c")), (1, 7, of("b"))]);
+        assert!(unseen.is_empty() && unseen.poll_read().is_none());
+    }
+
     /// A peer's slices go one at a time after a loss without a cause, until it has answered; those of others do
     /// not, and a loss with a cause changes nothing.
     #[test]

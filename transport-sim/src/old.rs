@@ -344,8 +344,15 @@ impl World {
                 PlainMessage::rejection(detail.unwrap_or("rejected"))
             }
             op => PlainMessage {
+                from: Some(message.from.clone()),
+                to: Some(message.to.clone()),
+                body: Body {
+                    queue_pairs: message.body.queue_pairs.clone(),
+                    gid: message.body.gid.clone(),
+                    ..Body::default()
+                },
                 ready: knows_ready.then_some(op == Op::Ready),
-                ..PlainMessage::of(message)
+                rejected: None,
             },
         }
     }

@@ -69,8 +69,12 @@ fn request_is_accepted_for_what_it_names() {
     node.handle_request(RequestId(2), &request(&Announced { place: 3, ..peer }, &elsewhere));
     node.handle_request(RequestId(3), &request(&peer, &guessed));
     node.handle_request(RequestId(4), &[0; PRIVATE_DATA_BYTES]);
+    let answer = PrivateData::new(&peer, &own, Content::Accept).encode();
+    node.handle_request(RequestId(7), &answer);
     let reasons = [Refusal::NotMeant, Refusal::NotMeant, Refusal::Token].map(Content::Refusal);
-    assert_eq!(refusals(&mut node)[..3], reasons.map(Some));
+    let refusals_of_requests = refusals(&mut node);
+    assert_eq!(refusals_of_requests[..3], reasons.map(Some));
+    assert_eq!(refusals_of_requests[3..], [None, None]);
     assert_eq!(node, before);
     node.handle_request(RequestId(5), &request(&peer, &own));
     let data = PrivateData::new(&own, &peer, Content::Accept);

@@ -137,6 +137,7 @@ mod tests {
     fn failure_after_the_fallback_is_the_first() {
         let mut fallback = RdmaFallback::default();
         fallback.give_up(&peer(1), Instant(5));
+        assert!(fallback.is_given_up(&peer(1), Instant(5)));
         assert!(!fallback.handle_failure(&peer(1), Instant(5) + FALLBACK_TIME));
     }
 
@@ -154,8 +155,9 @@ mod tests {
         assert_eq!(fallback.handle_answer(Lifecycle(1)), Some(peer(1)));
         assert!(!fallback.handle_failure(&peer(1), Instant(0)));
         assert_eq!(fallback.handle_answer(Lifecycle(1)), None, "not the first");
-        fallback.handle_lane_retired(Lifecycle(1));
-        assert_eq!(fallback.handle_answer(Lifecycle(1)), None);
+        fallback.handle_lane_created(Lifecycle(2), peer(1), true);
+        fallback.handle_lane_retired(Lifecycle(2));
+        assert_eq!(fallback.handle_answer(Lifecycle(2)), None);
     }
 
     /// A lane counts that never had an answer, by an error of a silent peer, where TCP is an alternative.

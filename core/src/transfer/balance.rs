@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::hashed::hashed;
 
-    /// Two rails whose costs a window that does not measure leaves at these multiples of 63.
+    /// Two rails with costs in this ratio; no window has measured them.
     fn with_costs(one: u64, other: u64) -> Balance {
         let mut balance = Balance::new();
         (balance.loads[0].cost, balance.loads[1].cost) = (64 * one, 64 * other);

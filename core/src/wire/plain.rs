@@ -1,13 +1,12 @@
 //! Messages of a legacy Mooncake node: the connection descriptor without the handfast key (rule
 //! H13).
 
+use super::Body;
 use super::message::{
     DETAIL_BYTES_MAX, Descriptor, MessageError, QUEUE_PAIRS_MAX, SHORT_TEXT_BYTES_MAX, truncated,
 };
-use super::{Body, Message};
 use crate::identity::NicPath;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// A connection descriptor without the handfast key.
@@ -83,23 +82,5 @@ impl PlainMessage {
     pub fn rejection(detail: &str) -> Self {
         let rejected = Some(truncated(detail.to_string(), DETAIL_BYTES_MAX));
         Self { rejected, ..Self::default() }
-    }
-
-    /// The part of a handfast message that a legacy node reads.
-    pub fn of(message: &Message) -> Self {
-        let body = &message.body;
-        Self {
-            from: Some(message.from.clone()),
-            to: Some(message.to.clone()),
-            body: Body {
-                queue_pairs: body.queue_pairs.clone(),
-                gid: body.gid.clone(),
-                lid: body.lid,
-                psns: Vec::new(),
-                ..Body::default()
-            },
-            ready: Some(message.op == super::Op::Ready),
-            rejected: message.refusal.as_ref().map(|refusal| refusal.detail.clone()),
-        }
     }
 }

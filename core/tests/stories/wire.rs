@@ -41,6 +41,14 @@ fn recorded_handshakes_are_what_a_node_without_our_key_says() {
     assert_eq!(ack, PlainMessage { ready: ack.ready, ..PlainMessage::ack() });
 }
 
+/// A node on InfiniBand sends the LID of its port.
+#[test]
+fn legacy_message_keeps_its_lid() {
+    let body = Body { queue_pairs: vec![5], lid: 7, ..Body::default() };
+    let message = PlainMessage { body, ready: Some(false), ..PlainMessage::default() };
+    assert_eq!(PlainMessage::decode(&message.encode()), Ok(message));
+}
+
 #[test]
 fn hostile_descriptors_without_our_key_are_refused() {
     let long = "x".repeat(65);

@@ -33,8 +33,9 @@ async fn first_transfer_takes_two_connections() {
     assert_eq!(kinds(&relay), [vec![METADATA, HANDSHAKE, HANDSHAKE, HANDSHAKE], vec![]]);
 }
 
+/// A kept connection does not answer a look-up: each asks the owner again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_up_is_asked_afresh_for_it_is_to_say_who_is_there_now() {
+async fn each_look_up_asks_the_owner_again() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, 20_000).await;
     let user = user().await;

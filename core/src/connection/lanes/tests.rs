@@ -138,6 +138,21 @@ fn unprepared_lane_fails_and_rejects_the_request() {
     assert_eq!(node.progress(LANE), Err(Cause::Local));
 }
 
+/// A lane that ends before its connect rejects the request of a noted peer, and stays unbound.
+#[test]
+fn ending_lane_rejects_an_early_request() {
+    let (mut node, own) = node("peer");
+    let peer = lane_of(10, 1);
+    node.handle_announcement(Some("peer"), peer.clone());
+    node.retire(LANE);
+    outputs(&mut node);
+    node.handle_request(RequestId(1), &request(&peer, &own).encode());
+    let data = request(&peer, &own).refused(Incarnation(20), crate::connection::Refusal::NotMeant);
+    let reject = ConnectionOutput::Reject { request: RequestId(1), data: Some(data) };
+    assert_eq!(outputs(&mut node), [LaneOutput::Connection(reject)]);
+    assert_eq!(node.bound_to(LANE), None);
+}
+
 /// Announcements of a peer take the place of its own oldest, and at the limit of peers that of one without a lane.
 #[test]
 fn announcements_displace_none_that_a_lane_waits_for() {

@@ -23,15 +23,61 @@ fn access_is_the_union_of_the_covering_grants() {
     assert_eq!(of("decode-2"), Access::READ);
     assert_eq!(of("trainer-1"), Access::WRITE);
     assert_eq!(of("decode-1"), Access::READ_WRITE);
-    assert!(of("other").is_none());
+    assert!(of("other").is_none() && !grants.is_for_everybody());
     assert!(grants.access_of(Requester::Anybody).is_none());
     assert_eq!(grants.access_of(Requester::Own), Access::READ_WRITE);
     let error = grants.check_unproven().unwrap_err();
     assert!(matches!(&error, GrantError::Unproven { pattern } if pattern == "*-1"), "{error}");
     let everybody = Grants::everybody(Access::READ);
+    assert_eq!(everybody.access_of_everybody(), Access::READ);
+    assert!(Access::READ.allows(Direction::Read) && !Access::READ.allows(Direction::Write));
     assert_eq!(everybody.access_of(Requester::Anybody), Access::READ);
     assert_eq!((everybody.check_unproven(), everybody.is_for_everybody()), (Ok(()), true));
     assert!(Grants::everybody(Access::default()).iter().next().is_none());
+}
+
+/// A memo answers for one key and one state of the grants.
+#[test]
+fn memo_holds_until_the_grants_change() {
+    let (some, none) = (Grants::from(Access::READ), Grants::default());
+    let mut memo = AccessMemo::default();
+    let mut access = |at, grants| memo.access(at, grants, Requester::Anybody);
+    assert_eq!(access((1, 7), &some), Access::READ);
+    assert_eq!(access((1, 7), &none), Access::READ, "remembered");
+    assert!(access((1, 8), &none).is_none(), "another key");
+    assert_eq!(access((1, 7), &some), Access::READ, "one decision is remembered");
+    assert!(access((2, 7), &none).is_none(), "a change");
+}
+
+/// A node is an administrator of itself, and its peers by their proven names.
+#[test]
+fn administrators_are_proven_peers() {
+    let (admins, nobody) =
+        (Administrators::new(["ops-*"]).unwrap(), Administrators::new([]).unwrap());
+    assert_eq!([admins.is_empty(), nobody.is_empty()], [false, true]);
+    for (name, is_one) in [("ops-1", true), ("decode-1", false)] {
+        let name = NodeName::new(name).unwrap();
+        assert_eq!(admins.admits(Requester::Peer(&name)), is_one, "{name}");
+        assert!(!nobody.admits(Requester::Peer(&name)));
+    }
+    assert!(admins.admits(Requester::Own) && nobody.admits(Requester::Own));
+    assert!(!admins.admits(Requester::Anybody));
+    assert!(matches!(Administrators::new([""]), Err(GrantError::Pattern { .. })));
+}
+
+/// An overlapping grant allows a part of the same to some of the same peers.
+#[test]
+fn overlapping_grants_share_peers_and_access() {
+    let grants = grants(&[(Access::READ, "decode-*")]);
+    let overlaps = |access, peers| {
+        let grant = Grant::new(access, peers).unwrap();
+        grants.overlapping(&grant).map(|it| it.to_string())
+    };
+    let held = Some("read for decode-*".to_string());
+    assert_eq!(overlaps(Access::READ, "decode-1"), held, "a part of the peers");
+    assert_eq!(overlaps(Access::READ_WRITE, "*"), held, "more than the peers");
+    assert_eq!(overlaps(Access::WRITE, "decode-1"), None, "another access");
+    assert_eq!(overlaps(Access::READ, "trainer-*"), None, "other peers");
 }
 
 /// A revocation takes what it names, from its own pattern.
