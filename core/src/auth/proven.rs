@@ -392,6 +392,10 @@ mod tests {
         forgets(&mut proofs);
         assert!(change(&mut proofs) && proofs.handle_change(true, true), "two changes in a row");
         assert!(!second(&mut proofs));
+        forgets(&mut proofs);
+        assert!((0..3).all(|_| second(&mut proofs)), "a first look is needed");
+        assert!(change(&mut proofs) && change(&mut proofs) && second(&mut proofs));
+        assert!(!second(&mut proofs), "and a second one");
     }
 
     /// A displaced name may be the only one that a proof is still accepted for, so the proof outlasts the names
@@ -411,6 +415,22 @@ mod tests {
         assert_eq!(proofs.displaced().count(), 1, "once is not enough");
         proofs.handle_validity(&1, false);
         assert_eq!(proofs.proofs().count(), 0);
+    }
+
+    /// In a full table a proof whose names were all displaced takes the place of another's name.
+    #[test]
+    fn nameless_proof_is_shown_again_in_a_full_table() {
+        let mut proofs = Proofs::default();
+        note_all(&mut proofs, 0..NAMES_PER_PROOF_MAX + 1, 0);
+        for _ in 0..2 {
+            look(&mut proofs, &[0]);
+        }
+        for number in 0..PROVEN_MAX {
+            proofs.note(&name(number), 1 + number / NAMES_PER_PROOF_MAX, 0);
+        }
+        proofs.note(&name(PROVEN_MAX), 0, 0);
+        assert_eq!(proofs.pairs, PROVEN_MAX);
+        assert_eq!(known(&proofs, PROVEN_MAX..PROVEN_MAX + 1), 1);
     }
 
     /// Proofs without a name have their bound too: in a full table a newcomer takes the place of one, which is not

@@ -152,7 +152,9 @@ fn session_begins_with_a_record_and_ends_with_a_broken_one() {
     let mut end = Inbound::default();
     assert!(!Inbound::default().handle_record(&keyed, true), "no record comes first");
     end.handle_head(&keyed, AUTH_VERSION, "k").unwrap();
+    assert!(end.announced().is_none());
     end.handle_hello(&keyed, Some(hello("a", 2, None))).unwrap();
+    assert_eq!(end.announced(), Some(&identity("a", 2)));
     assert!(end.peer().is_none() && !end.admits(&name("a"), Incarnation(2)));
     assert!(end.handle_record(&keyed, true));
     assert_eq!(end.peer(), Some(&identity("a", 2)));
@@ -254,6 +256,7 @@ fn keys_and_certificates_exclude_each_other() {
     let certified = AuthPolicy::certified(identity("b", 1));
     let keyed = policy("b", vec![key("k", &[])]);
     assert!(!certified.is_open() && certified.has_certificates());
+    assert!(!keyed.has_certificates());
     assert_eq!(Inbound::default().handle_plain(&certified), Err(AuthRefusal::Plain));
     let head = |policy: &AuthPolicy, version| Inbound::default().handle_head(policy, version, "k");
     let tls = |policy: &AuthPolicy, version| Inbound::default().handle_tls(policy, version);

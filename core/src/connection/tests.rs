@@ -131,6 +131,12 @@ fn side_that_is_asked_dials() {
     assert_eq!(node.poll_output(), Some(failed));
 }
 
+/// A token is a secret: its digits are in no message.
+#[test]
+fn token_is_not_shown() {
+    assert_eq!(alloc::format!("{:?}", Token(99)), "Token(..)");
+}
+
 /// Every end is disconnect, drain, destroy; a disconnect does not stand for the drain.
 #[test]
 fn disconnect_is_followed_by_drain_and_destroy() {
@@ -150,6 +156,7 @@ fn disconnect_is_followed_by_drain_and_destroy() {
     node.handle_established(ID, &[]);
     node.handle_request(RequestId(1), &request(&peer, &own));
     assert_eq!(refusals(&mut node), [Some(Content::Refusal(Refusal::NotMeant))]);
+    assert!(!node.is_empty());
     node.handle_drained(ID);
     assert_eq!(outputs(&mut node), [ConnectionOutput::Destroy { id: ID }]);
     assert!(node.is_empty());

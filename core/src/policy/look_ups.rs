@@ -83,6 +83,7 @@ mod tests {
         let first = look_ups.begin();
         let meanwhile = look_ups.doubt();
         let second = look_ups.begin();
+        assert_eq!(look_ups.begun(), 2);
         assert!(first.settles(before) && second.settles(before));
         assert!(!first.settles(meanwhile) && second.settles(meanwhile));
         assert_eq!(AfterRefusal::decide(meanwhile, first, true), AfterRefusal::LookUp);

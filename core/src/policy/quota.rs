@@ -107,11 +107,13 @@ mod tests {
 
     #[test]
     fn ending_lanes_count_for_the_peer_alone() {
-        let (node, quota) = (node(), PeerQuota::new(2));
+        let (mut node, quota) = (node(), PeerQuota::new(2));
         assert_eq!(quota.check(&node, &path("z"), QuotaSide::Local), Ok(()));
         let exceeded = QuotaExceeded { in_use: 2, max: 2 };
         assert_eq!(quota.check(&node, &path("z"), QuotaSide::Peer), Err(exceeded));
         assert_eq!(exceeded.failure().detail, "2 of 2 lanes of this peer are in use");
+        node.handle_input(Instant(0), Input::Open(path("v")));
+        assert_eq!(quota.check(&node, &path("z"), QuotaSide::Local), Err(exceeded));
     }
 
     #[test]

@@ -270,11 +270,23 @@ fn lane_opens_with_its_last_queue_pair() {
     node.handle_wired(LANE);
     node.handle_failed(connected, Cause::Local);
     assert!(outputs(&mut node).contains(&LaneOutput::LaneFailed { id: connected }));
+    node.handle_drained(LANE);
+    outputs(&mut node);
+    assert_eq!(node.progress(LANE), Err(Cause::Local), "the other queue pairs are left");
     node.retire(LANE);
     assert_ne!(outputs(&mut node), [], "what is left of it is drained");
     node.handle_drained(LANE);
     outputs(&mut node);
     assert_eq!(node.progress(LANE), Err(Cause::Disconnected), "it is gone");
+}
+
+/// A peer that rejects a dial is reached: the next announcement does not ask it to dial.
+#[test]
+fn rejected_dial_has_reached_the_peer() {
+    let mut node = LaneConnections::new(Incarnation(20));
+    for lifecycle in 0..2 {
+        assert!(!dial(&mut node, "peer", lifecycle, |node, id| node.handle_rejected(id, &[])));
+    }
 }
 
 /// A dial that is rejected fails the lane.

@@ -166,9 +166,11 @@ fn key_of_a_group_ends_with_its_first_grant() {
     };
     grants.add(Grant::write("decode-*").unwrap()).unwrap();
     let (_, mut known) = of(&grants, "decode-2");
+    assert!(known.has(readers) && known.has(writers));
     assert_eq!(known.on_changed(&grants), [], "no group allows what is not granted");
     grants.revoke(&Grant::write("trainer-*").unwrap());
     assert_eq!(known.on_changed(&grants), [writers]);
+    assert!(known.has(readers) && !known.has(writers));
     grants.revoke(&Grant::read("*").unwrap());
     assert!(known.on_changed(&grants).contains(&readers));
     assert!(!known.has(readers) && !known.has(writers));
@@ -191,9 +193,13 @@ fn groups_are_bounded() {
         trust: TrustGroup::default(),
         evicted: evicted.map(KeyGroupId),
     };
+    let newcomer = name(&names[KEY_GROUPS_MAX]);
+    let has_room = |groups: &KeyGroups| groups.has_room_for(&grants, Requester::Peer(&newcomer));
     for at in 0..KEY_GROUPS_MAX {
+        assert!(has_room(&groups), "{at}");
         assert_eq!(ask(&mut groups, &grants, at), new(at as u64, None));
     }
+    assert!(!has_room(&groups));
     for _ in 0..2 {
         assert_eq!(ask(&mut groups, &grants, KEY_GROUPS_MAX), KeyGroup::Full);
         for at in 0..KEY_GROUPS_MAX {

@@ -144,7 +144,9 @@ fn tcp_replaces_failed_rails_until_one_returns() {
         outputs(&mut rails),
         [open(1), RailOutput::FallBack(cut()), RailOutput::Open(tcp())]
     );
+    assert!(rails.is_opening(&tcp()));
     assert_eq!(rails.handle_lane_up(at(1), &tcp(), Lifecycle(5)), RailVerdict::Use);
+    assert!(!rails.is_opening(&tcp()));
     for (nic, lane) in [(0, 6), (1, 7)] {
         assert_eq!(
             rails.handle_lane_up(at(1), &plan(nic).path, Lifecycle(lane)),
@@ -223,6 +225,99 @@ fn rails_unanswered_in_turn_lose_the_demand() {
     assert_eq!(outputs(&mut rails), [open(0)], "the other rail is still being tried");
     rails.handle_open_failed(at(4), &plan(1).path, &silent);
     assert_eq!(outputs(&mut rails), [RailOutput::Lost(silent)]);
+}
+
+/// Lanes of the peer are used: that over a rail is not opened again, and one over TCP is no fallback.
+#[test]
+fn lanes_of_the_peer_are_used() {
+    let mut rails = rails(2, true);
+    rails.handle_busy(false);
+    assert_eq!(outputs(&mut rails), [], "there is no demand");
+    for (path, lane) in [(plan(0).path, 1), (tcp(), 2)] {
+        assert_eq!(rails.handle_lane_up(at(0), &path, Lifecycle(lane)), RailVerdict::Use);
+    }
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails), [open(1)]);
+    rails.handle_lane_up(at(0), &plan(1).path, Lifecycle(3));
+    assert_eq!(outputs(&mut rails), [], "the peer closes its lane over TCP");
+}
+
+/// Transfers that outlive the loss of all rails are no new demand.
+#[test]
+fn busy_after_a_loss_opens_nothing() {
+    let mut rails = rails(1, false);
+    rails.handle_demand();
+    outputs(&mut rails);
+    let silent = error(Side::Peer, "handshake");
+    rails.handle_open_failed(at(1), &plan(0).path, &silent);
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(silent)]);
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), []);
+    rails.handle_busy(false);
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), [open(0)], "new work");
+}
+
+/// A lane that ends for the configuration of a side disables its rail.
+#[test]
+fn misconfigured_rail_is_not_opened_again() {
+    let mut rails = two_up(false);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&error(Side::Configuration, "completion")));
+    assert_eq!((outputs(&mut rails), rails.poll_timeout()), (vec![], None));
+    assert_eq!(rails.stance(&plan(0).path), RailStance::GivenUp);
+}
+
+/// Plans are compared by their paths, up to the limit of rails.
+#[test]
+fn plans_in_use_are_recognised() {
+    let plans: Vec<RailPlan> = (0..RAILS_MAX + 1).map(plan).collect();
+    let rails = Rails::new(&plans, None);
+    assert!(rails.are(&plans) && rails.are(&plans[..RAILS_MAX]));
+    assert!(!rails.are(&plans[1..]) && !rails.are(&plans[..1]));
+}
+
+/// Messages name the class of a failure.
+#[test]
+fn failure_class_has_a_name() {
+    for (side, call, name) in [
+        (Side::Local, "create", "local port"),
+        (Side::Peer, "completion", "peer rail"),
+        (Side::Peer, "handshake", "peer process"),
+        (Side::Protection, "completion", "protection"),
+        (Side::Configuration, "wire", "configuration"),
+    ] {
+        assert_eq!(FailureClass::of(&error(side, call)).to_string(), name);
+    }
+}
+
+/// While every rail and TCP pause, a demand tries all of them at once.
+#[test]
+fn paused_tcp_is_tried_with_the_paused_rails() {
+    let mut rails = rails(1, true);
+    rails.handle_demand();
+    rails.handle_open_failed(at(1), &plan(0).path, &cut());
+    let fall_back = [RailOutput::FallBack(cut()), RailOutput::Open(tcp())];
+    assert_eq!(outputs(&mut rails), [vec![open(0)], fall_back.to_vec()].concat());
+    rails.handle_timeout(at(9));
+    assert_eq!(outputs(&mut rails), [open(0)]);
+    rails.handle_open_failed(at(9), &tcp(), &cut());
+    assert_eq!(outputs(&mut rails), [], "the rail is being tried");
+    rails.handle_lane_up(at(9), &plan(0).path, Lifecycle(1));
+    rails.handle_lane_down(at(9), Lifecycle(1), Some(&cut()));
+    let tried = vec![RailOutput::Close(plan(0).path), open(0)];
+    assert_eq!(outputs(&mut rails), [tried, fall_back.to_vec()].concat());
+}
+
+/// A rail that fails beside one whose peer is silent loses the demand.
+#[test]
+fn failed_rail_beside_a_silent_one_loses_the_demand() {
+    let mut rails = rails(2, false);
+    rails.handle_busy(true);
+    outputs(&mut rails);
+    rails.handle_open_failed(at(1), &plan(0).path, &error(Side::Peer, "handshake"));
+    assert_eq!(outputs(&mut rails), []);
+    rails.handle_open_failed(at(1), &plan(1).path, &cut());
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(cut())]);
 }
 
 /// An unreachable process fails the demand and blames no rail.
@@ -316,6 +411,7 @@ fn every_nic_of_the_larger_side_has_a_rail() {
     assert_eq!(names(&["a", "b"], &["b", "a"]), ["a~a", "b~b"]);
     assert_eq!(names(&["a", "b"], &["x"]), ["x~a", "x~b"]);
     assert_eq!(names(&["a", "b"], &["x", "y", "z"]), ["x~a", "y~b", "z~a"]);
+    assert_eq!(names(&["a", "b"], &["a", "b", "c"]), ["a~a", "b~b", "c~a"]);
     assert!(names(&["a"], &["x", "y"]).is_empty(), "one of ours, one lane");
     assert!(names(&["a", "b"], &[]).is_empty(), "a peer without devices");
     assert_eq!(names(&["a~", "b"], &["x", "y"]), ["y~b"], "a name that no rail can have");

@@ -3,7 +3,7 @@
 use super::solo::{Solo, far, message, request};
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, TimerKind};
 use handfast_core::transport::{OperationKind, Outcome};
-use handfast_core::wire::{Body, Op, PlainMessage, RefusalReason};
+use handfast_core::wire::{Body, Op, PlainMessage, ProbeByte, RefusalReason};
 use handfast_core::{Event, Input, NicPath, Pair};
 use std::collections::BTreeSet;
 
@@ -42,13 +42,14 @@ fn unproven_lane_ends_and_next_has_fresh_numbers() {
 fn legacy_request_is_answered_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    let numbered = || Body { psns: vec![3, 4], ..queue_pairs(&[1, 2]) };
+    let probe = Some(ProbeByte { address: 7, key: 8 });
+    let numbered = || Body { psns: vec![3, 4], probe, ..queue_pairs(&[1, 2]) };
     solo.operate(OperationKind::Create, |_| Outcome::Created(numbered()));
     assert!(solo.take_plain_answers().is_empty());
     solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     let reply = solo.take_plain_answers().pop().expect("a reply");
     assert_eq!((reply.body.queue_pairs, reply.ready), (vec![1, 2], Some(false)));
-    assert!(reply.body.psns.is_empty(), "it would not know what they are");
+    assert_eq!((&*reply.body.psns, reply.body.probe), (&[] as &[_], None), "it knows neither");
     assert_eq!(solo.node.poll_timeout().map(|(_, kind)| kind), Some(TimerKind::HalfOpen));
     solo.call_plainly(plain(&[5, 6], Some(true)));
     assert_eq!(solo.take_plain_answers(), [PlainMessage::ack()]);

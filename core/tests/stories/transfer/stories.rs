@@ -644,15 +644,17 @@ fn moved_bytes_of_a_lane_are_taken_once() {
 /// After the restart of a peer nothing lands any more: its writes are fenced on every lane.
 #[test]
 fn restart_of_a_peer_fences_its_writes() {
-    let mut bench = Bench::with_lanes(SMALL, 2, 1);
-    let batch = bench.submit(&[write(10), write(10)]);
-    for post in bench.take_posts() {
-        bench.complete(post.slice, CompletionStatus::Failed(error(1).into()));
+    for lanes in [1, 2] {
+        let mut bench = Bench::with_lanes(SMALL, lanes, 1);
+        let batch = bench.submit(&vec![write(10); lanes as usize]);
+        for post in bench.take_posts() {
+            bench.complete(post.slice, CompletionStatus::Failed(error(1).into()));
+        }
+        bench.input(TransferInput::PeerRestarted);
+        let fenced = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Fenced };
+        assert_eq!(bench.report(batch).outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+        assert_eq!(bench.report(batch).requests, vec![fenced; lanes as usize]);
     }
-    bench.input(TransferInput::PeerRestarted);
-    let fenced = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Fenced };
-    assert_eq!(bench.report(batch).outcome, BatchOutcome::Failed(Cause::PeerRestarted));
-    assert_eq!(bench.report(batch).requests, [fenced; 2]);
 }
 
 /// The machine says which lane a slice is posted on, how many each has, and which lane is the only usable one.
