@@ -232,3 +232,6 @@ fn names(value: &Value) -> Result<Vec<String>, &'static str> {
     };
     list.iter().map(name).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -599,3 +599,157 @@ fn only_a_lane_that_lasts_moves_a_batch_at_once() {
     assert!(!story.moves_at_once(), "the incarnation has ended");
     assert!(!Story::with_rails().moves_at_once(), "rails share the bytes");
 }
+
+/// A lane that the peer opened over another path is asked for again while there is work, and only then.
+#[test]
+fn lane_of_the_peer_is_asked_for_while_there_is_work() {
+    let node = NodeName::new("b:1").unwrap();
+    let other = NicPath::over_rail(&node, "nic0", "nic0").unwrap();
+    let story = || {
+        let mut story = Story::with_one_path();
+        story.target.handle_lane_up(NOW, SECOND, other.clone(), 8);
+        story.drain();
+        story
+    };
+    let mut idle = story();
+    idle.down(SECOND, silent());
+    assert_eq!(idle.opened(), []);
+    let mut busy = story();
+    busy.write(100);
+    busy.down(SECOND, silent());
+    assert_eq!(busy.opened(), core::slice::from_ref(&other));
+    busy.down(FIRST, silent());
+    assert_eq!(busy.opened(), [busy.paths[0].clone()], "the transfers ask for it once");
+    let mut closed = story();
+    closed.write(100);
+    closed.target.handle_closed(silent());
+    closed.down(SECOND, silent());
+    assert_eq!(closed.opened(), []);
+}
+
+/// A lane that never carried bytes is not asked for again once the rails are gone.
+#[test]
+fn unused_lane_of_a_former_rail_is_not_asked_for() {
+    let mut story = Story::with_rails();
+    story.write(20);
+    story.down(FIRST, silent());
+    story.up(Lifecycle(3), 0);
+    assert!(story.drain().contains(&TargetOutput::Probe(Lifecycle(3))));
+    story.target.set_rails(NOW, &[], false);
+    story.drain();
+    story.down(Lifecycle(3), silent());
+    assert_eq!(story.opened(), []);
+}
+
+/// A demand for proofs opens the rails that owe one; where none does, it is any demand.
+#[test]
+fn fence_demand_opens_the_rails_that_owe_one() {
+    let mut owing = Story::without_lanes(true);
+    owing.up(FIRST, 0);
+    owing.target.handle_lane_ending(FIRST, silent(), false);
+    owing.target.handle_lane_down(NOW, FIRST);
+    assert_eq!(owing.opened(), []);
+    owing.target.handle_fence_demand();
+    assert_eq!(owing.opened(), owing.paths[..1]);
+    let mut other = Story::without_lanes(true);
+    other.target.handle_fence_demand();
+    assert_eq!(other.opened(), other.paths);
+}
+
+/// A refused opening beside a lane in use, whose access was not refused, loses the peer.
+#[test]
+fn refused_opening_beside_a_lane_loses_the_peer() {
+    let mut story = Story::with_one_path();
+    story.write(100);
+    let (path, refused) = (story.paths[0].clone(), error(Side::Protection, "connect"));
+    story.drain();
+    story.target.handle_open_failed(NOW, &path, &refused);
+    assert!(story.drain().contains(&TargetOutput::PeerLost(refused)));
+}
+
+/// A refused access on an idle rail asks for no proof, since no batch waits for one.
+#[test]
+fn refused_access_on_an_idle_rail_opens_nothing() {
+    let mut story = Story::with_rails();
+    story.down(FIRST, error(Side::Protection, "completion"));
+    assert_eq!((story.opened(), story.fences_lost()), (vec![], 0));
+}
+
+/// Posted work that a lane takes along owes a proof, though none of it was reported.
+#[test]
+fn lane_that_ends_with_posted_work_owes_a_proof() {
+    let mut story = Story::with_one_path();
+    story.write(10);
+    assert_eq!(story.posted().len(), 1);
+    story.down(FIRST, silent());
+    assert!(story.target.owes_proof());
+}
+
+/// A lane that is down is not drained any more; the others are.
+#[test]
+fn lane_that_is_down_is_not_drained() {
+    let mut story = Story::with_rails();
+    story.write(20);
+    let posted = story.posted();
+    for lane in [FIRST, SECOND] {
+        story.target.handle_lane_revoked(NOW, lane);
+        story.target.handle_drain(lane);
+    }
+    story.down(FIRST, device_gone());
+    story.drain();
+    story.done(posted.into_iter().filter(|(lane, _)| *lane == SECOND));
+    let drained = story.taken(|output| match output {
+        TargetOutput::Drained(lane) => Some(*lane),
+        _ => None,
+    });
+    assert_eq!(drained, [SECOND]);
+}
+
+/// New rails have the lanes over them, except for those that are ending.
+#[test]
+fn new_rails_have_the_lanes_that_last() {
+    let paths = Story::without_lanes(true).paths;
+    for (is_ending, opened) in [(false, &paths[1..]), (true, &paths[..])] {
+        let mut story = Story::without_lanes(false);
+        story.target.handle_lane_up(NOW, FIRST, paths[0].clone(), 8);
+        if is_ending {
+            story.target.handle_lane_ending(FIRST, silent(), true);
+        }
+        let plan = |at: usize| RailPlan { path: paths[at].clone(), peer_device: at };
+        story.target.set_rails(NOW, &[plan(0), plan(1)], false);
+        story.target.handle_demand();
+        assert_eq!(story.opened(), opened, "ending: {is_ending}");
+        assert!(story.target.rails().is_some());
+    }
+}
+
+/// A target counts the bytes of each lane and the uses of all, and gives up what is cancelled.
+#[test]
+fn target_counts_and_cancels() {
+    let mut story = Story::with_one_path();
+    assert!(story.target.rails().is_none() && !story.target.has_sent_unanswered());
+    story.write(10);
+    let posted = story.posted();
+    story.done(posted);
+    let moved = story.target.take_moved(FIRST);
+    assert_eq!((moved.written, moved.read), (10, 0));
+    assert_eq!(story.target.take_moved(FIRST), Default::default());
+    let batch = story.write(10);
+    assert_eq!(story.target.usage().uses, 2);
+    let posted = story.posted();
+    story.drain();
+    story.target.cancel(NOW, batch);
+    story.ended(posted[0], CompletionStatus::Released(Sent::None));
+    assert_eq!(story.report().outcome, BatchOutcome::Cancelled);
+}
+
+/// The batches of a caller that ends fail with its reason.
+#[test]
+fn closed_target_fails_its_batches() {
+    let mut story = Story::without_lanes(false);
+    story.write(10);
+    story.target.handle_closed(device_gone());
+    let lost = BatchOutcome::Failed(Cause::PeerLost(device_gone().into()));
+    assert_eq!(story.report().outcome, lost);
+    assert!(story.target.has_ended());
+}
