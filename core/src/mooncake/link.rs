@@ -397,6 +397,24 @@ mod tests {
         assert_eq!(link.post(FIRST, slice(4), Direction::Read), Ok(()));
     }
 
+    /// A worker that has connected keeps its request until it ends it, also by a withdrawal.
+    #[test]
+    fn connected_worker_keeps_its_request() {
+        let mut link = up();
+        assert_eq!((link.workers(), link.has_waiting()), (2, false));
+        write(&mut link, 1);
+        assert!(link.has_waiting());
+        assert_eq!(link.take(1), Some(Taken { slice: slice(1), connects: true }));
+        assert!(!link.has_waiting());
+        link.handle_connected(1);
+        assert_eq!(link.handle_unconnected(Instant(5), 1), None);
+        assert_eq!(link.workers[1].asked().map(|asked| asked.slice), Some(slice(1)));
+        assert_eq!(link.withdraw(FIRST, slice(1)), Withdrawn::Cancelling);
+        let released = Completion::released(slice(1), Sent::Partly);
+        assert_eq!(link.handle_withdrawn(1, Sent::Partly), Some(released));
+        assert_eq!(link.handle_withdrawn(1, Sent::Partly), None);
+    }
+
     /// A request for a lane that has ended is not executed on the next.
     #[test]
     fn request_of_an_ended_lane_stays_off_the_next() {

@@ -85,14 +85,25 @@ fn older_descriptor_means_version_one() {
     assert_eq!(old.tcp_version(), ProtocolVersion::One);
     assert_eq!(old.tcp_data_address("10.0.0.7"), "10.0.0.7:16344");
     assert_eq!(old.tcp_data_address("fe80::1"), "[fe80::1]:16344");
+    let later = SegmentDescriptor { tcp_proto_version: Some(2), ..old.clone() };
+    assert_eq!(later.tcp_version(), ProtocolVersion::Two);
     let rdma = SegmentDescriptor { tcp_data_port: 0, ..old };
     assert!(!rdma.offers_tcp(), "a node without a data port");
 }
 
+/// A node has one protocol, or a list of them.
 #[test]
-fn several_protocols_are_read_as_a_list() {
-    let text = r#"{"name":"a","protocol":["rdma","tcp"],"tcp_data_port":1}"#;
-    assert!(SegmentDescriptor::decode(text).unwrap().offers_tcp());
+fn protocols_are_a_name_or_a_list() {
+    for (protocol, tcp, rdma) in [
+        (r#""tcp""#, true, false),
+        (r#""rdma""#, false, true),
+        (r#"["tcp"]"#, true, false),
+        (r#"["rdma","tcp"]"#, true, true),
+    ] {
+        let text = format!(r#"{{"name":"a","protocol":{protocol},"tcp_data_port":1}}"#);
+        let segment = SegmentDescriptor::decode(&text).unwrap();
+        assert_eq!((segment.offers_tcp(), segment.offers_rdma()), (tcp, rdma), "{text}");
+    }
 }
 
 #[test]
