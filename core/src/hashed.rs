@@ -17,7 +17,12 @@ impl Hasher for Bytes {
 
 /// The bytes that a value feeds.
 pub(crate) fn hashed(value: &impl Hash) -> Vec<u8> {
+    fed(|mut hasher| value.hash(&mut hasher))
+}
+
+/// The bytes that a function feeds.
+pub(crate) fn fed(feed: impl FnOnce(&mut dyn Hasher)) -> Vec<u8> {
     let mut bytes = Bytes(Vec::new());
-    value.hash(&mut bytes);
+    feed(&mut bytes);
     bytes.0
 }

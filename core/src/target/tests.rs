@@ -2,6 +2,7 @@
 
 use super::lanes::Lane;
 use super::*;
+use crate::hashed::fed;
 use crate::identity::NodeName;
 use crate::policy::{FailureClass, RAIL_PAUSE_MIN, RailPlan, RailVerdict};
 use crate::sharing::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
@@ -752,4 +753,27 @@ fn closed_target_fails_its_batches() {
     let lost = BatchOutcome::Failed(Cause::PeerLost(device_gone().into()));
     assert_eq!(story.report().outcome, lost);
     assert!(story.target.has_ended());
+}
+
+/// A fingerprint covers what later calls depend on; with keys, also the numbers of batches.
+#[test]
+fn fingerprint_separates_targets() {
+    let story = |writes: usize| {
+        let mut story = Story::with_one_path();
+        for _ in 0..writes {
+            story.write(10);
+            let posted = story.posted();
+            story.done(posted);
+            story.drain();
+        }
+        story.target
+    };
+    let [none, one, again] = [0, 1, 1].map(story);
+    let print = |target: &Target| fed(|hasher| target.fingerprint(hasher));
+    assert_eq!(print(&one), print(&again));
+    assert_ne!(print(&one), print(&none), "a lane was used");
+    let with_keys = |target: &Target| fed(|hasher| target.fingerprint_with_keys(hasher));
+    assert_eq!(with_keys(&one), with_keys(&again));
+    assert_ne!(with_keys(&one), with_keys(&none));
+    assert_ne!(with_keys(&one), print(&one));
 }
