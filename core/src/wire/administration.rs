@@ -292,6 +292,12 @@ mod tests {
         ] {
             assert_eq!(GrantsRequest::decode(&wrong), Some(Err(GrantsMessageError)), "{wrong}");
         }
+        let answered = |bytes| {
+            let of_name = SegmentGrants::from([("x".repeat(bytes), vec![given()])]);
+            GrantsAnswer::decode(&GrantsAnswer(Ok(of_name)).encode())
+        };
+        assert!(answered(REGION_NAME_BYTES_MAX).is_ok());
+        assert_eq!(answered(REGION_NAME_BYTES_MAX + 1), Err(GrantsMessageError));
         let full = |segments: usize, each: usize| {
             let of = |at: usize| (format!("s{at}"), vec![given(); each]);
             GrantsAnswer(Ok((0..segments).map(of).collect())).encode()

@@ -99,6 +99,8 @@ mod tests {
         }
         assert_eq!(Cut::new(10, 10, OVERLAP).unwrap().count(), 1, "at the limit");
         assert_eq!(Cut::new(11, 10, OVERLAP).unwrap().count(), 2, "past the limit");
+        let cut = Cut::of(9, 3, 4).unwrap();
+        assert_eq!((cut.step(), cut.piece_bytes()), (3, 4));
         assert_eq!(Cut::new(11, 3, OVERLAP), None, "pieces too small for a slice");
         assert_eq!(Cut::of(PIECES_MAX * 2, 2, 2).map(Cut::count), Some(PIECES_MAX), "at the limit");
         assert_eq!(Cut::of(PIECES_MAX * 2 + 1, 2, 2), None, "past the limit");

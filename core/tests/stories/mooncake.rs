@@ -20,7 +20,7 @@ fn descriptor_past_any_limit_is_refused() {
     let whole = segment();
     assert_eq!(SegmentDescriptor::decode(&whole.encode()), Ok(whole.clone()));
     type Change = fn(&mut SegmentDescriptor);
-    let past: [(&str, Change); 14] = [
+    let past: [(&str, Change); 15] = [
         ("name", |it| it.name.push('x')),
         ("name", |it| it.name.clear()),
         ("protocol", |it| it.protocol = Protocols::One(String::new())),
@@ -37,6 +37,7 @@ fn descriptor_past_any_limit_is_refused() {
         ("buffers.length", |it| it.buffers[0].addr = 0),
         ("buffers.length", |it| it.buffers[0].addr = u64::MAX),
         ("buffers.name", |it| it.buffers[0].name.clear()),
+        ("buffers.protocol", |it| it.buffers[0].protocol = Some("x".repeat(TEXT_BYTES_MAX + 1))),
         ("buffers.rkey", |it| it.buffers[0].lkey.truncate(1)),
     ];
     for (field, change) in past {
@@ -247,7 +248,7 @@ fn segment() -> SegmentDescriptor {
             length: 1 << 30,
             lkey: vec![1; DEVICES_PUBLISHED_MAX],
             name: "cpu:0".into(),
-            protocol: None,
+            protocol: Some("p".repeat(TEXT_BYTES_MAX)),
             rkey: vec![u32::MAX; DEVICES_PUBLISHED_MAX],
         }],
         devices: vec![device(); DEVICES_PUBLISHED_MAX],
