@@ -1,9 +1,9 @@
 //! Handshakes with legacy Mooncake nodes.
 
-use super::solo::{Solo, far, message, request};
+use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, TimerKind};
 use handfast_core::transport::{OperationKind, Outcome};
-use handfast_core::wire::{Body, Op, PlainMessage, ProbeByte, RefusalReason};
+use handfast_core::wire::{Body, Op, PlainMessage, ProbeByte, Refusal, RefusalReason};
 use handfast_core::{Event, Input, NicPath, Pair};
 use std::collections::BTreeSet;
 
@@ -128,6 +128,76 @@ fn upgraded_peer_proves_itself_and_takes_over() {
     assert_eq!(solo.node.state_of(legacy), Some(StateKind::Retiring));
     solo.operate_all();
     assert_eq!(solo.take_answers(Op::Reply), 1);
+}
+
+/// A legacy request ends no lane of a run that speaks for itself, over whichever NIC, nor its handshake.
+#[test]
+fn legacy_request_beside_a_keyed_lane_is_refused() {
+    let mut paired = Solo::new(Limits::default());
+    paired.connect(nic(1, 2), 10, 1);
+    paired.call_plainly(plain(&[5, 6], Some(false)));
+    let answers = paired.take_plain_answers();
+    assert!(answers[0].rejected.as_ref().is_some_and(|it| it.contains("spoke for itself")));
+    assert_eq!(paired.node.take_counters().refused, 1);
+    let mut offered = Solo::new(Limits::default());
+    offered.call(request(1, 10, 1));
+    offered.operate_all();
+    offered.call_plainly(plain(&[5, 6], Some(false)));
+    assert_eq!(offered.take_plain_answers().len(), 1, "rejected at once");
+}
+
+/// A rejection by a legacy node is reported with its text, whether it is the first answer or a later one.
+#[test]
+fn rejection_of_a_legacy_node_is_reported() {
+    for is_connected in [false, true] {
+        let mut solo = Solo::new(Limits::default());
+        solo.tell(Input::Open(far(1)));
+        solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[1, 2])));
+        let own = solo.newest();
+        if is_connected {
+            solo.answer_plainly(own, plain(&[5, 6], Some(false)));
+            solo.operate(OperationKind::Connect, |_| Outcome::Connected);
+        }
+        solo.answer_plainly(own, PlainMessage::rejection("busy today"));
+        solo.operate_all();
+        let is_gone = |event: &Event| {
+            let Event::Ended { failure, .. } = event else { return false };
+            let refusal = Refusal { reason: RefusalReason::Gone, detail: "busy today".into() };
+            *failure == Failure::Refused(refusal)
+        };
+        assert!(solo.events.iter().any(is_gone), "{is_connected}: {:?}", solo.events);
+    }
+}
+
+/// A ready that is repeated is acknowledged again, during the probe and after it.
+#[test]
+fn repeated_legacy_ready_is_acknowledged() {
+    let mut solo = Solo::new(Limits::default());
+    solo.open_plainly();
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
+    for _ in 0..2 {
+        solo.call_plainly(plain(&[5, 6], Some(true)));
+        assert_eq!(solo.take_plain_answers(), [PlainMessage::ack()]);
+    }
+    solo.operate(OperationKind::Probe, |_| Outcome::Probed);
+    solo.call_plainly(plain(&[5, 6], Some(true)));
+    assert_eq!(solo.take_plain_answers(), [PlainMessage::ack()]);
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Legacy));
+}
+
+/// A request to a legacy node waits for the end of earlier lanes to it, and of no others.
+#[test]
+fn lane_to_another_node_holds_no_legacy_request() {
+    let mut solo = Solo::new(Limits::default());
+    solo.connect_to(2, 20, 1);
+    let own = solo.pair_plainly();
+    solo.tell(Input::Close(far(1)));
+    solo.operate_all();
+    assert_eq!(solo.node.state_of(own), None);
+    solo.take_calls();
+    solo.tell(Input::Open(far(1)));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[3, 4])));
+    assert_eq!(solo.take_calls().len(), 1);
 }
 
 /// A weak lane closes without a quiesce, which its peer does not understand.
