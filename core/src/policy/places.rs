@@ -140,6 +140,16 @@ mod tests {
         ["2001:db8::1", "2001:db8::2", "10.0.0.1"].map(|it| it.parse().unwrap())
     }
 
+    /// The addresses of a host under IPv6 share 64 bits; those of IPv4 are networks of one.
+    #[test]
+    fn network_is_half_of_an_address() {
+        let of = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+
     /// Every set of up to five quiet connections from three addresses, two of one network.
     fn sets() -> impl Iterator<Item = Vec<Placed>> {
         let addresses = addresses();

@@ -162,6 +162,11 @@ mod tests {
         NodeName::new(text).unwrap()
     }
 
+    #[test]
+    fn group_has_a_place_of_its_own() {
+        assert_eq!([0, 1, 7].map(|group| TrustGroup(group).place()), [0, 1, 7]);
+    }
+
     /// The first pattern that covers a name decides, patterns of one group share its domain, and the
     /// others have the first one.
     #[test]

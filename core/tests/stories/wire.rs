@@ -164,6 +164,86 @@ fn more_queue_pairs_than_the_limit_are_refused() {
     assert!(Message::decode(&request.encode()).is_ok());
     request.body.queue_pairs.push(1);
     assert_eq!(Message::decode(&request.encode()), Err(MessageError::Field("qp_num")));
+    request.body.queue_pairs.pop();
+    request.body.psns = vec![1; QUEUE_PAIRS_MAX];
+    assert!(Message::decode(&request.encode()).is_ok());
+    request.body.psns.push(1);
+    assert_eq!(Message::decode(&request.encode()), Err(MessageError::Field("qp_num")));
+}
+
+/// A text of a message may be as long as its limit, and no longer.
+#[test]
+fn longer_texts_than_their_limits_are_refused() {
+    let decoded = |bytes| {
+        let mut request = message(Op::Request);
+        request.body.address = "x".repeat(bytes);
+        Message::decode(&request.encode())
+    };
+    assert!(decoded(NodeName::BYTES_MAX).is_ok());
+    assert_eq!(decoded(NodeName::BYTES_MAX + 1), Err(MessageError::Field("address")));
+}
+
+/// A legacy node reads a ready as one, and no other message.
+#[test]
+fn legacy_node_reads_the_ready() {
+    for op in [Op::Request, Op::Reply, Op::Ready] {
+        let plain = PlainMessage::decode(&message(op).encode()).unwrap();
+        assert_eq!(plain.ready, Some(op == Op::Ready));
+    }
+}
+
+/// A frame of a later type is refused, and one without a type is text.
+#[test]
+fn frame_of_an_unknown_type_is_refused() {
+    let decoded = |first: u8| {
+        let bytes = [&[1, 0, 0, 0, 0, 0, 0, 0][..], &[first]].concat();
+        decode_frame(&bytes, FRAME_BYTES_DEFAULT_MAX).map(|frame| frame.kind)
+    };
+    for unknown in [4, 0x1f, 0x80, 0xff] {
+        assert_eq!(decoded(unknown), Err(FrameError::UnknownType(unknown)));
+    }
+    assert_eq!(decoded(b'{'), Ok(FrameKind::Untyped));
+}
+
+/// A peer without a key reads that it needs one, and a Mooncake node finds no transport.
+#[test]
+fn locked_descriptor_requires_a_key() {
+    let text = NodeDescriptor::locked("prove a key");
+    assert_eq!(NodeDescriptor::decode(&text), Err(DescriptorError::Required(REQUIRED_AUTH)));
+    let theirs = SegmentDescriptor::decode(&text).unwrap();
+    assert_eq!(theirs.name, "prove a key");
+    assert!(!theirs.offers_tcp() && !theirs.offers_rdma());
+}
+
+/// A Mooncake node reads the devices of a node without a data port as near to all memory.
+#[test]
+fn devices_are_near_for_a_mooncake_node() {
+    let read = |node: NodeDescriptor| SegmentDescriptor::decode(&node.encode()).unwrap();
+    let theirs = read(descriptor());
+    assert!(theirs.offers_rdma());
+    let matrix = theirs.priority_matrix.expect("there is a device");
+    assert_eq!(matrix.nics("cpu:0").preferred, ["rxe0"]);
+    let port = DataPort { host: "x".repeat(NodeName::BYTES_MAX), port: 15_001 };
+    let whole = NodeDescriptor { data_port: Some(port.clone()), ..descriptor() };
+    assert_eq!(NodeDescriptor::decode(&whole.encode()), Ok(whole.clone()));
+    assert!(!read(whole.clone()).offers_rdma());
+    let port = DataPort { host: format!("{}x", port.host), ..port };
+    let past = NodeDescriptor { data_port: Some(port), ..whole };
+    let refused = Err(DescriptorError::Field("tcp_data_host"));
+    assert_eq!(NodeDescriptor::decode(&past.encode()), refused);
+}
+
+/// The key of a checksum is sixteen hexadecimal digits.
+#[test]
+fn key_of_a_checksum_is_sixteen_digits() {
+    let text = descriptor().encode();
+    let key = r#""key":"0000000000000001""#;
+    assert!(text.contains(key));
+    for wrong in ["1", "+000000000000001", "00000000000000001"] {
+        let text = text.replace(key, &format!(r#""key":"{wrong}""#));
+        let refused = Err(DescriptorError::Field("checksum.key"));
+        assert_eq!(NodeDescriptor::decode(&text), refused, "{wrong}");
+    }
 }
 
 /// A segment descriptor survives the wire; a hostile one is refused.
@@ -252,7 +332,10 @@ fn unknown_transports_are_ignored() {
     let known =
         NodeDescriptor { transports: Transports { tcp: false, rdma: true }, ..descriptor() };
     let later = known.encode().replace(r#"["rdma"]"#, r#"["pigeon","rdma"]"#);
-    assert_eq!(NodeDescriptor::decode(&later), Ok(known));
+    assert_eq!(NodeDescriptor::decode(&later), Ok(known.clone()));
+    let none = NodeDescriptor { transports: Transports { tcp: false, rdma: false }, ..known };
+    let later = none.encode().replace(r#""transports":[]"#, r#""transports":["pigeon"]"#);
+    assert_eq!(NodeDescriptor::decode(&later), Ok(none));
 
     let mut many = descriptor();
     many.devices = vec![many.devices[0].clone(); DEVICES_PUBLISHED_MAX];

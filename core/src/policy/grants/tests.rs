@@ -84,6 +84,7 @@ fn overlapping_grants_share_peers_and_access() {
 #[test]
 fn revoked_access_is_that_of_one_pattern() {
     let mut grants = grants(&[(Access::READ_WRITE, "a"), (Access::READ, "*")]);
+    assert_eq!(grants.access_of(Requester::Anybody), Access::READ);
     grants.revoke(&Grant::write("a").unwrap());
     assert_eq!(grants.access_of(Requester::Peer(&name("a"))), Access::READ);
     grants.revoke(&Grant::write("unknown").unwrap());
