@@ -657,7 +657,7 @@ fn fence_demand_opens_the_rails_that_owe_one() {
     assert_eq!(other.opened(), other.paths);
 }
 
-/// A refused opening beside a lane in use, whose access was not refused, loses the peer.
+/// A refused opening loses the peer, though a lane without a refused access is in use.
 #[test]
 fn refused_opening_beside_a_lane_loses_the_peer() {
     let mut story = Story::with_one_path();

@@ -92,13 +92,7 @@ const RULES: [Rule; 10] = [
             r"\{BANNED\}",
         ],
         paths: &["*.rs", ":!xtask/src/checks/texts.rs"],
-        budgets: &[
-            ("core", 13),
-            ("engine", 1),
-            ("sim", 6),
-            ("transport-rdma", 19),
-            ("transport-sim", 1),
-        ],
+        budgets: &[("core", 13), ("sim", 6), ("transport-rdma", 19), ("transport-sim", 1)],
     },
     Rule {
         step: "words",

@@ -308,7 +308,7 @@ fn paused_tcp_is_tried_with_the_paused_rails() {
     assert_eq!(outputs(&mut rails), [tried, fall_back.to_vec()].concat());
 }
 
-/// A rail that fails beside one whose peer is silent loses the demand.
+/// A rail that fails while the peer is silent on the other loses the demand.
 #[test]
 fn failed_rail_beside_a_silent_one_loses_the_demand() {
     let mut rails = rails(2, false);
