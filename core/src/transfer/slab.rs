@@ -206,3 +206,25 @@ pub(super) fn hash_list<T: Linked<CHAIN>, const CHAIN: usize>(
     members.for_each(|slot| (1u8, slot).hash(&mut hasher));
     0u8.hash(&mut hasher);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key names its slot until that is used again, and never names a later value of it.
+    #[test]
+    fn keys_go_stale_with_their_slot() {
+        let mut slab = Slab::new(3);
+        assert_eq!(slab.insert('a'), Some(0));
+        let mut keys = Vec::new();
+        for _ in 0..5 {
+            let slot = slab.insert('b').expect("there is room");
+            let key = slab.key(slot);
+            assert_eq!((slot, slab.find(key), slab.room()), (1, Some(1), 1));
+            assert!(keys.iter().all(|earlier| slab.find(*earlier).is_none()));
+            keys.push(key);
+            slab.remove(slot);
+            assert_eq!((slab.find(key), slab.room()), (None, 2));
+        }
+    }
+}

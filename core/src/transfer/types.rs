@@ -457,3 +457,39 @@ pub struct TransferLoad {
     /// Lanes up, or down and owing a fence.
     pub lanes: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::TransportError;
+
+    /// The name of a batch and that of a slice are a generation above a slot.
+    #[test]
+    fn names_have_a_generation_and_a_slot() {
+        let bits = 5 << 24 | 3;
+        assert_eq!((BatchId(bits).to_bits(), BatchId(bits).slot()), (bits, 3));
+        assert_eq!(SliceId::from_bits(bits).to_bits(), bits);
+    }
+
+    /// An answer comes from the peer. A slice leaves doubt unless it is done, refused, or was never sent.
+    #[test]
+    fn completions_say_whether_the_peer_answered() {
+        let error = |side| TransportError::new(side, "completion", "injected");
+        let status = CompletionStatus::Refused;
+        for (status, is_answer, leaves_doubt) in [
+            (CompletionStatus::Done, true, false),
+            (status(error(Side::Peer).into()), true, false),
+            (status(error(Side::Protection).into()), true, false),
+            (status(error(Side::Local).into()), false, false),
+            (CompletionStatus::Failed(error(Side::Peer).into()), false, true),
+            (CompletionStatus::Flushed, false, true),
+            (CompletionStatus::Released(Sent::None), false, false),
+            (CompletionStatus::Released(Sent::Partly), false, true),
+            (CompletionStatus::Released(Sent::All), false, true),
+        ] {
+            let completion = Completion { slice: SliceId(1), status };
+            let found = (completion.is_answer(), completion.leaves_doubt());
+            assert_eq!(found, (is_answer, leaves_doubt), "{completion:?}");
+        }
+    }
+}

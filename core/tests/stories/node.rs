@@ -2,6 +2,7 @@
 
 mod alike;
 mod clocks;
+mod counts;
 mod legacy;
 mod limits;
 mod quiesce;
