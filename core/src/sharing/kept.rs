@@ -153,6 +153,7 @@ mod tests {
     #[test]
     fn kept_memory_has_a_limit() {
         let mut kept = KeptMemory::new();
+        assert!(kept.is_empty());
         for number in 0..KEPT_MAX as u64 {
             let channel = number % 4;
             assert_eq!(kept.hold(channel, (Keeper(channel), number), number), Ok(()));

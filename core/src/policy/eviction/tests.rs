@@ -108,6 +108,22 @@ fn lanes_used_again_stay_when_all_were_used() {
     assert_eq!(world.choose(), EvictionChoice::Evict(one, peer(1)), "one has to go");
 }
 
+/// Where all lanes were used again, the next one behind the hand that is not busy has to go.
+#[test]
+fn hand_goes_on_where_it_stands() {
+    let mut world = World::default();
+    let [one, two, three, four] = [1, 2, 3, 4].map(|number| world.up(number));
+    world.pass(300);
+    [one, three, four].into_iter().for_each(|lane| world.used(lane));
+    assert_eq!(world.choose(), EvictionChoice::Evict(two, peer(2)));
+    world.busy(three, true);
+    [one, four].into_iter().for_each(|lane| world.used(lane));
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(350)));
+    world.pass(50);
+    [one, four].into_iter().for_each(|lane| world.used(lane));
+    assert_eq!(world.choose(), EvictionChoice::Evict(four, peer(4)));
+}
+
 /// A use before the hold time ends does not protect the lane later.
 #[test]
 fn early_use_does_not_protect_later() {
