@@ -108,7 +108,7 @@ fn lanes_used_again_stay_when_all_were_used() {
     assert_eq!(world.choose(), EvictionChoice::Evict(one, peer(1)), "one has to go");
 }
 
-/// Where all lanes were used again, the next one behind the hand that is not busy has to go.
+/// If all lanes were used again, the next one behind the hand that is not busy has to go.
 #[test]
 fn hand_goes_on_where_it_stands() {
     let mut world = World::default();

@@ -1,10 +1,11 @@
 //! Counters of a node, and calls, demands and limits that leave its lanes as they are.
 
 use super::solo::{Solo, far, message, request};
-use handfast_core::node::{Failure, Limits, StateKind};
+use handfast_core::node::{Failure, Limits, Ranks, StateKind};
 use handfast_core::transport::{OperationKind, Outcome};
 use handfast_core::wire::{Op, Refusal, RefusalReason};
 use handfast_core::{Event, Incarnation, Input, Lifecycle, Pair};
+use std::hash::{DefaultHasher, Hasher};
 
 fn pair(run: u128, lifecycle: u64) -> Pair {
     Pair { incarnation: Incarnation(run), lifecycle: Lifecycle(lifecycle) }
@@ -129,4 +130,31 @@ fn overdue_creation_ends_the_lifecycle() {
     let overdue =
         |event: &Event| matches!(event, Event::Ended { failure: Failure::OperationOverdue, .. });
     assert!(solo.events.iter().any(overdue), "{:?}", solo.events);
+}
+
+/// Lifecycles by their number.
+struct ByNumber;
+
+impl Ranks for ByNumber {
+    fn rank(&self, pair: Pair) -> u64 {
+        pair.lifecycle.0
+    }
+}
+
+/// A demand that is released changes what the node will do, and its fingerprints.
+#[test]
+fn fingerprints_separate_demands() {
+    let prints = |solo: &Solo| {
+        let (mut print, mut all) = (DefaultHasher::new(), DefaultHasher::new());
+        solo.node.fingerprint(&ByNumber, &mut print);
+        solo.node.hash_all(&mut all);
+        (print.finish(), all.finish())
+    };
+    let mut solo = Solo::new(Limits::default());
+    solo.establish(1, 10, 1);
+    let before = prints(&solo);
+    solo.tell(Input::Release(far(1)));
+    let after = prints(&solo);
+    assert_ne!(before.0, after.0);
+    assert_ne!(before.1, after.1);
 }
