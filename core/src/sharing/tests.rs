@@ -346,6 +346,7 @@ fn batch_at_once_begins_whole_or_not_at_all() {
     refused(&mut end, &[of(1), wanted(999, 2, Direction::Write)]);
     assert!(end.begin_at_once(vec![of(1); AT_ONCE_REQUESTS_MAX], &mut copies));
     assert_eq!((copies.len(), end.copying()), (AT_ONCE_REQUESTS_MAX, 64));
+    assert!(copies.iter().all(|copy| *copy == (GrantId(1), 0)), "{copies:?}");
     end.handle_frame(Frame::Revoke { grant: GrantId(1) });
     assert_eq!(outputs(&mut end), [], "its copies are under way");
     refused(&mut end, &[of(1)]);
@@ -355,7 +356,8 @@ fn batch_at_once_begins_whole_or_not_at_all() {
     assert_eq!(outputs(&mut end), released);
 
     let mut end = mapped(OFFERED);
-    assert!(end.begin_at_once([of(1)], &mut copies));
+    assert!(end.begin_at_once([of(1), wanted(1_003, 1, Direction::Write)], &mut copies));
+    assert_eq!(copies, [0, 3].map(|offset| (GrantId(1), offset)));
     end.handle_frame(Frame::Close);
     refused(&mut end, &[of(1)]);
 }

@@ -768,7 +768,7 @@ fn fingerprint_separates_targets() {
         }
         story.target
     };
-    let [none, one, again] = [0, 1, 1].map(story);
+    let [none, one, again, two] = [0, 1, 1, 2].map(story);
     let print = |target: &Target| fed(|hasher| target.fingerprint(hasher));
     assert_eq!(print(&one), print(&again));
     assert_ne!(print(&one), print(&none), "a lane was used");
@@ -776,4 +776,8 @@ fn fingerprint_separates_targets() {
     assert_eq!(with_keys(&one), with_keys(&again));
     assert_ne!(with_keys(&one), with_keys(&none));
     assert_ne!(with_keys(&one), print(&one));
+    let differing =
+        |one: Vec<u8>, two: Vec<u8>| one.iter().zip(&two).filter(|(one, two)| one != two).count();
+    let in_keys = differing(with_keys(&one), with_keys(&two));
+    assert!(in_keys > differing(print(&one), print(&two)), "the next batch has another number");
 }

@@ -1,5 +1,6 @@
 //! Mooncake messages apart from the handshake: limits, hostile texts, random values.
 
+use handfast_core::NodeName;
 use handfast_core::mooncake::*;
 use handfast_core::transfer::Direction;
 use handfast_core::wire::{DEVICES_PUBLISHED_MAX, DescriptorError, DeviceDescriptor, Message};
@@ -126,6 +127,16 @@ fn hostile_texts_are_errors_of_a_few_words() {
     ] {
         assert!(RpcMeta::decode(text).is_err(), "{text}");
     }
+}
+
+/// The host of a call address entry is as long as the name of a node at most.
+#[test]
+fn longer_hosts_than_names_are_refused() {
+    let entry = |bytes: usize| RpcMeta { ip_or_host_name: "h".repeat(bytes), rpc_port: 1 };
+    let longest = entry(NodeName::BYTES_MAX);
+    assert_eq!(RpcMeta::decode(&longest.encode()), Ok(longest));
+    let longer = entry(NodeName::BYTES_MAX + 1).encode();
+    assert_eq!(RpcMeta::decode(&longer), Err(RpcMetaError::Host));
 }
 
 /// A notification at its limits is accepted; one byte more is refused.

@@ -3,6 +3,7 @@
 mod alike;
 mod clocks;
 mod counts;
+mod held;
 mod legacy;
 mod limits;
 mod quiesce;

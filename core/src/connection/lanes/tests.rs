@@ -160,6 +160,10 @@ fn announcements_displace_none_that_a_lane_waits_for() {
     for lifecycle in 0..=ANNOUNCEMENTS_PER_PEER_MAX as u64 {
         node.handle_announcement(Some("peer"), lane_of(10, lifecycle));
     }
+    assert_eq!(node.noted[0].1.len(), ANNOUNCEMENTS_PER_PEER_MAX);
+    node.handle_announcement(Some("peer"), lane_of(10, 1));
+    assert_eq!(node.noted[0].1.len(), ANNOUNCEMENTS_PER_PEER_MAX, "repeated, not added");
+    node.handle_announcement(Some("peer"), lane_of(10, ANNOUNCEMENTS_PER_PEER_MAX as u64));
     let name = |number: usize| -> String { format!("other {number}") };
     for number in 0..ANNOUNCING_PEERS_MAX + 1 {
         node.handle_announcement(Some(&name(number)), lane_of(11, 1));

@@ -141,6 +141,29 @@ impl Ranks for ByNumber {
     }
 }
 
+/// Any lifecycle ranks as any other.
+struct Alike;
+
+impl Ranks for Alike {
+    fn rank(&self, _: Pair) -> u64 {
+        0
+    }
+}
+
+/// The fingerprint of two lanes does not depend on which was opened first.
+#[test]
+fn fingerprint_ignores_the_order_of_peers() {
+    let print = |order: [u8; 2]| {
+        let mut solo = Solo::new(Limits::default());
+        solo.tell(Input::Open(far(order[0])));
+        solo.tell(Input::Open(far(order[1])));
+        let mut hasher = DefaultHasher::new();
+        solo.node.fingerprint(&Alike, &mut hasher);
+        hasher.finish()
+    };
+    assert_eq!(print([1, 2]), print([2, 1]));
+}
+
 /// A demand that is released changes what the node will do, and its fingerprints.
 #[test]
 fn fingerprints_separate_demands() {

@@ -146,6 +146,19 @@ fn legacy_request_beside_a_keyed_lane_is_refused() {
     assert_eq!(offered.take_plain_answers().len(), 1, "rejected at once");
 }
 
+/// A legacy request is rejected when either table is full.
+#[test]
+fn legacy_request_at_a_full_table_is_rejected() {
+    let of = |lifecycles_max, peers_max| Limits { lifecycles_max, peers_max, ..Limits::default() };
+    for limits in [of(1, 2), of(2, 1)] {
+        let mut solo = Solo::new(limits);
+        let own = solo.establish(2, 20, 1);
+        solo.call_plainly(plain(&[5, 6], Some(false)));
+        assert_eq!(solo.take_plain_answers(), [PlainMessage::rejection("a table is full")]);
+        assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
+    }
+}
+
 /// A rejection by a legacy node is reported with its text, whether it is the first answer or a later one.
 #[test]
 fn rejection_of_a_legacy_node_is_reported() {

@@ -155,6 +155,10 @@ impl Solo {
         reasons
     }
 
+    pub(crate) fn take_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.answers)
+    }
+
     pub(crate) fn take_answers(&mut self, op: Op) -> usize {
         let before = self.answers.len();
         self.answers.retain(|answer| answer.op != op);

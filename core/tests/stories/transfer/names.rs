@@ -46,7 +46,7 @@ fn an_attempt_is_awaited_until_it_is_answered() {
 /// Fingerprints differ exactly where behaviour differs.
 #[test]
 fn fingerprint_equals_behaviour() {
-    let histories: [fn(&mut Bench); 23] = [
+    let histories: [fn(&mut Bench); 27] = [
         |_| {},
         |bench| bench.up(1, 1),
         |bench| bench.up(1, 2),
@@ -87,6 +87,10 @@ fn fingerprint_equals_behaviour() {
             bench.submit_two(&[[0, 1], [1, 0]]);
             bench.up(1, 1);
         },
+        |bench| bench.post_two(&[0, 1], CompletionStatus::Done),
+        |bench| bench.post_two(&[1, 0], CompletionStatus::Done),
+        |bench| bench.post_two(&[0, 1], CompletionStatus::Flushed),
+        |bench| bench.post_two(&[1, 0], CompletionStatus::Flushed),
     ];
     let after = |history: &fn(&mut Bench)| {
         let mut bench = Bench::new(SMALL);
@@ -131,6 +135,16 @@ impl Bench {
         if let Some(status) = answer {
             self.complete(self.posts[0].slice, status);
         }
+    }
+
+    /// Posts two batches of a slice on a lane that is revoked, and answers the slices in this order.
+    fn post_two(&mut self, order: &[usize; 2], status: CompletionStatus) {
+        self.up(1, 2);
+        self.submit(&[read(5)]);
+        self.submit(&[read(5)]);
+        self.input(TransferInput::LaneRevoked { lane: Lifecycle(1) });
+        let posts = self.take_posts();
+        order.iter().for_each(|place| self.complete(posts[*place].slice, status.clone()));
     }
 
     fn fingerprint(&self) -> u64 {

@@ -254,6 +254,46 @@ fn requests_of_several_affinities_take_turns() {
     assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
+/// A request near a further rail leaves the turns of the others as they are.
+#[test]
+fn further_affinity_changes_no_turn() {
+    let mut bench = with_rails(1, 1);
+    let near = [&[0, 1], &[1, 0], &[0, 2]].map(|ranks: &[u8; 2]| Affinity::of(ranks));
+    let of = |region, length| Request { local: LocalSpan { region, offset: 0 }, ..write(length) };
+    submit(&mut bench, &[(of(0, 20), near[0]), (of(1, 10), near[1])]);
+    let first = bench.take_post();
+    assert_eq!(first.work.local.region, 0);
+    submit(&mut bench, &[(of(2, 10), near[2])]);
+    bench.complete(first.slice, CompletionStatus::Done);
+    assert_eq!(bench.take_post().work.local.region, 1);
+}
+
+/// A slice that comes back unsent waits for a near lane again.
+#[test]
+fn unsent_slice_waits_for_a_near_lane() {
+    let mut bench = with_rails(3, 1);
+    submit(&mut bench, &[(write(20), Affinity::of(&[0, 0, 1]))]);
+    let posts = bench.take_posts();
+    assert_eq!(lanes(&posts), [1, 2]);
+    bench.release(posts[0].slice, Sent::None);
+    assert_eq!(bench.take_posts(), [], "the third lane is far");
+    bench.complete(posts[1].slice, CompletionStatus::Done);
+    assert_eq!(bench.take_post().lane, 2);
+}
+
+/// Lanes that get one rail take turns in the order in which they came up.
+#[test]
+fn lanes_of_a_new_rail_keep_their_turns() {
+    for order in [[1, 2, 3], [3, 2, 1], [3, 1, 2], [2, 3, 1]] {
+        let mut bench = Bench::with_lanes(LIMITS, 4, 4);
+        for lane in order {
+            bench.transfers.set_rail(bench.now, Lifecycle(lane), Some(0));
+        }
+        submit(&mut bench, &[(write(30), Affinity::of(&[0, 1]))]);
+        assert_eq!(lanes(&bench.take_posts()), [1, 2, 3], "{order:?}");
+    }
+}
+
 /// A request that is near to none uses lanes over every rail, and over none.
 #[test]
 fn request_without_an_affinity_uses_every_lane() {

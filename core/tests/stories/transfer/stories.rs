@@ -448,6 +448,16 @@ fn a_restarted_peer_fails_everything_and_fences_its_lanes() {
     assert_eq!(bench.report(next).outcome, BatchOutcome::Success);
 }
 
+/// A lane that is gone before its peer restarts has nothing to fence.
+#[test]
+fn restart_passes_over_lanes_that_are_gone() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 2);
+    bench.lane_down(1, 3);
+    bench.input(TransferInput::PeerRestarted);
+    let batch = bench.submit(&[read(5)]);
+    assert!(bench.posts.is_empty() && !bench.has_ended(batch));
+}
+
 #[test]
 fn a_lane_to_the_old_incarnation_gets_nothing_after_the_restart() {
     let mut bench = Bench::with_lanes(SMALL, 1, 2);
