@@ -59,10 +59,10 @@ const TIMED_OUT: i32 = 3;
 
 /// Change the core in many small ways, and list the changes that no test detects
 ///
-/// cargo-mutants changes core/src in a copy of the repository, as configured in
-/// .cargo/mutants.toml. The unit tests of handfast-core run first, then, for the changes that they
-/// miss, its stories, and at last most stories of sim-tests. Results are kept
-/// below cargo's target folder: the next run omits the changes that a test has detected.
+/// cargo-mutants changes core/src in a copy of the repository, as configured in .cargo/mutants.toml.
+/// The unit tests of handfast-core run first, then its stories for the changes that they miss, and
+/// most stories of sim-tests for the changes that these miss too. Results are kept below cargo's
+/// target folder: the next run omits the changes that a test has detected.
 ///
 /// Exit code: 0 if every change was detected, 1 otherwise.
 #[derive(clap::Args)]
