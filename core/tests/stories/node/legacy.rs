@@ -146,6 +146,22 @@ fn legacy_request_beside_a_keyed_lane_is_refused() {
     assert_eq!(offered.take_plain_answers().len(), 1, "rejected at once");
 }
 
+/// A peer that was a legacy node and speaks for itself is answered; a node that does not want the lane
+/// sends it no request.
+#[test]
+fn upgraded_peer_is_sent_no_unwanted_request() {
+    let mut solo = Solo::new(Limits::default());
+    let legacy = solo.pair_plainly();
+    solo.tell(Input::Release(far(1)));
+    solo.tell(Input::LaneFailed { lifecycle: legacy, error: Solo::error() });
+    solo.call(request(1, 10, 1));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[3, 4])));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Announced));
+    solo.take_calls();
+    solo.operate(OperationKind::Retire, |_| Outcome::Retired);
+    assert_eq!((solo.take_answers(Op::Reply), solo.take_calls()), (1, vec![]));
+}
+
 /// A legacy request is rejected when either table is full.
 #[test]
 fn legacy_request_at_a_full_table_is_rejected() {

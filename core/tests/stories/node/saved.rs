@@ -124,4 +124,8 @@ fn inconsistent_state_is_refused() {
     wrong("a counter", &|state| state["counters"]["ignored"] = max.into());
     wrong("a counter", &|state| state["next_lifecycle"] = max.into());
     wrong("a count of attempts", &|state| state["peers"][0][1]["failures"] = u32::MAX.into());
+    let mut greatest = state.clone();
+    greatest["counters"]["ignored"] = (max / 2).into();
+    greatest["peers"][0][1]["failures"] = (u32::MAX / 2).into();
+    assert!(serde_json::from_value::<Node>(greatest).is_ok(), "half of each range");
 }
