@@ -1,8 +1,8 @@
 //! A node through its serde form.
 
 use super::alike::{Told, cases, error, step};
-use super::solo::far;
-use handfast_core::node::{CallFailure, CallToken, Failure};
+use super::solo::{Solo, far};
+use handfast_core::node::{CallFailure, CallToken, Failure, Limits};
 use handfast_core::transport::{OperationId, OperationKind, Outcome};
 use handfast_core::wire::{Body, PlainMessage};
 use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, Node, NodeName, Output, Pair};
@@ -128,4 +128,41 @@ fn inconsistent_state_is_refused() {
     greatest["counters"]["ignored"] = (max / 2).into();
     greatest["peers"][0][1]["failures"] = (u32::MAX / 2).into();
     assert!(serde_json::from_value::<Node>(greatest).is_ok(), "half of each range");
+}
+
+/// The counts of a lifecycle are bounded in every state that has one.
+#[test]
+fn counts_of_lifecycles_are_bounded() {
+    let announced = |solo: &mut Solo| {
+        solo.tell(Input::Open(far(1)));
+        solo.operate_all();
+    };
+    let connected = |solo: &mut Solo| {
+        solo.connect_to(1, 10, 1);
+    };
+    let quiescing = |solo: &mut Solo| {
+        solo.connect_to(1, 10, 1);
+        solo.tell(Input::Close(far(1)));
+    };
+    let retiring = |solo: &mut Solo| {
+        let lifecycle = solo.establish(1, 10, 1);
+        solo.tell(Input::LaneFailed { lifecycle, error: error() });
+    };
+    let states: [(fn(&mut Solo), _); 4] = [
+        (announced, "Announced/requests"),
+        (connected, "Connected/readies"),
+        (quiescing, "Quiescing/quiesces"),
+        (retiring, "Retiring/attempts"),
+    ];
+    for (enter, count) in states {
+        let mut solo = Solo::new(Limits::default());
+        enter(&mut solo);
+        let mut state = serde_json::to_value(&solo.node).unwrap();
+        let pointer = format!("/lanes/0/1/state/{count}");
+        *state.pointer_mut(&pointer).expect(count) = (u32::MAX / 2).into();
+        assert!(serde_json::from_value::<Node>(state.clone()).is_ok(), "{count}");
+        *state.pointer_mut(&pointer).expect(count) = (u32::MAX / 2 + 1).into();
+        let refused = serde_json::from_value::<Node>(state).expect_err(count).to_string();
+        assert!(refused.contains("a count of attempts"), "{count}: {refused}");
+    }
 }
