@@ -31,10 +31,21 @@ pub(super) fn end_of(chain: &Chain) -> &[u8] {
     chain.first().map_or(&[], |end| end)
 }
 
+/// Plain text that `rustls` holds at most before it takes further bytes: that of one record.
+const UNREAD_BYTES_MAX: usize = 16 << 10;
+
 /// Both directions of one connection.
-pub(super) struct Session(Connection);
+pub(super) struct Session {
+    tls: Connection,
+    /// Bytes that arrived and that `rustls` takes once the plain text before them is read.
+    arrived: Vec<u8>,
+}
 
 impl Session {
+    fn new(tls: impl Into<Connection>) -> Self {
+        Self { tls: tls.into(), arrived: Vec::new() }
+    }
+
     /// The dialling side: the handshake, this node's hello, and the answer as it was seen.
     pub(super) async fn dial<S: Stream>(
         stream: &mut S,
@@ -45,7 +56,7 @@ impl Session {
         // The name is compared once the peer has announced one.
         let unnamed = ServerName::try_from("handfast").map_err(|_| DialError::unproven())?;
         let connection = ClientConnection::new(certificates.client.clone(), unnamed);
-        let mut session = Self(connection.map_err(|_| DialError::unproven())?.into());
+        let mut session = Self::new(connection.map_err(|_| DialError::unproven())?);
         let mut first =
             message(&[&AuthHelloHead { version: AUTH_TLS, key: String::new() }.encode()]);
         session.take_pending(&mut first).map_err(DialError::Io)?;
@@ -76,19 +87,20 @@ impl Session {
         hello: &AuthHello,
         header: &[u8],
     ) -> Result<AnswerSeen, TlsError> {
-        let fed = self.feed(header);
+        self.arrived.extend(header);
+        let fed = self.feed();
         self.flush_after(stream, fed).await?;
         self.handshake(stream).await?;
         if !self.has_protocol() {
             return Ok(AnswerSeen::Faulty(CertificateFault::Unusable));
         }
-        self.0.writer().write_all(&message(&[&hello.encode()]))?;
+        self.tls.writer().write_all(&message(&[&hello.encode()]))?;
         self.flush(stream).await?;
         let answer = self.read_message(stream).await?;
         Ok(match answer.split_first() {
             Some((&ACCEPTED, answer)) => match AuthHello::decode(answer) {
                 Ok(answer) => {
-                    let chain = self.0.peer_certificates().unwrap_or_default();
+                    let chain = self.tls.peer_certificates().unwrap_or_default();
                     let names_peer = certificates.names(chain, &answer.from.name);
                     AnswerSeen::Certified(answer.from, names_peer)
                 }
@@ -112,7 +124,7 @@ impl Session {
         inbound: &mut Inbound,
     ) -> Result<Self, ReadError> {
         let connection = ServerConnection::new(certificates.server.clone());
-        let mut session = Self(connection.map_err(|_| ReadError::Unsealed)?.into());
+        let mut session = Self::new(connection.map_err(|_| ReadError::Unsealed)?);
         let hello = match session.receive_hello(stream).await {
             Ok(hello) => hello,
             Err(TlsError::Io(error)) => return Err(error.into()),
@@ -125,7 +137,7 @@ impl Session {
         };
         let presented = match AuthHello::decode(&hello) {
             Ok(hello) if session.has_protocol() => {
-                let chain = session.0.peer_certificates().unwrap_or_default();
+                let chain = session.tls.peer_certificates().unwrap_or_default();
                 let names_peer = certificates.names(chain, &hello.from.name);
                 Ok((hello, names_peer))
             }
@@ -147,7 +159,7 @@ impl Session {
 
     /// Whether both sides have named the protocol in the handshake.
     fn has_protocol(&self) -> bool {
-        self.0.alpn_protocol() == Some(PROTOCOL)
+        self.tls.alpn_protocol() == Some(PROTOCOL)
     }
 
     async fn receive_hello<S: Stream>(&mut self, stream: &mut S) -> Result<Vec<u8>, TlsError> {
@@ -157,12 +169,12 @@ impl Session {
 
     /// The peer's certificate, and those between it and an authority.
     pub(super) fn chain(&self) -> Option<Chain> {
-        self.0.peer_certificates().map(<[_]>::to_vec)
+        self.tls.peer_certificates().map(<[_]>::to_vec)
     }
 
     pub(super) async fn send<S: Stream>(&mut self, stream: &mut S, bytes: &[u8]) -> io::Result<()> {
         for part in bytes.chunks(SENT_BYTES) {
-            self.0.writer().write_all(part)?;
+            self.tls.writer().write_all(part)?;
             self.flush(stream).await?;
         }
         Ok(())
@@ -172,7 +184,7 @@ impl Session {
     pub(super) fn sealed(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut sealed = Vec::new();
         for part in bytes.chunks(SENT_BYTES) {
-            self.0.writer().write_all(part)?;
+            self.tls.writer().write_all(part)?;
             self.take_pending(&mut sealed)?;
         }
         Ok(sealed)
@@ -200,10 +212,10 @@ impl Session {
     }
 
     async fn handshake<S: Stream>(&mut self, stream: &mut S) -> Result<(), TlsError> {
-        while self.0.is_handshaking() {
+        while self.tls.is_handshaking() {
             self.flush(stream).await?;
             // The last flight of the dialling side leaves with its hello.
-            if self.0.is_handshaking() && self.fill(stream, None).await? == 0 {
+            if self.tls.is_handshaking() && self.fill(stream, None).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
@@ -234,7 +246,7 @@ impl Session {
         while bytes.len() < length {
             let begun = bytes.len();
             bytes.resize(length.min(begun + CHUNK_BYTES), 0);
-            let read = self.0.reader().read(&mut bytes[begun..]);
+            let read = self.tls.reader().read(&mut bytes[begun..]);
             bytes.truncate(begun + *read.as_ref().unwrap_or(&0));
             match read {
                 Ok(0) => return Err(ended()),
@@ -250,29 +262,39 @@ impl Session {
         Ok(())
     }
 
-    /// Reads what has arrived, at least one byte; 0 is the end of the stream.
+    /// Takes what has arrived, at least one byte; 0 is the end of the stream.
     async fn fill<S: Stream>(
         &mut self,
         stream: &mut S,
         look: Option<&Look>,
     ) -> Result<usize, TlsError> {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let read = match look {
-            Some(look) => look.read(stream, &mut chunk).await?,
-            None => stream.read(&mut chunk).await?,
-        };
-        let fed = self.feed(&chunk[..read]);
+        if self.arrived.is_empty() {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let read = match look {
+                Some(look) => look.read(stream, &mut chunk).await?,
+                None => stream.read(&mut chunk).await?,
+            };
+            chunk.truncate(read);
+            self.arrived = chunk;
+        }
+        let held = self.arrived.len();
+        let fed = self.feed();
         self.flush_after(stream, fed).await?;
-        Ok(read)
+        Ok(held)
     }
 
-    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
-        while !bytes.is_empty() {
-            if self.0.read_tls(&mut bytes)? == 0 {
+    /// Gives `rustls` the bytes that have arrived, until it holds the plain text of a record.
+    fn feed(&mut self) -> Result<(), TlsError> {
+        let arrived = std::mem::take(&mut self.arrived);
+        let mut rest = &arrived[..];
+        let mut unread = 0;
+        while !rest.is_empty() && unread < UNREAD_BYTES_MAX {
+            if self.tls.read_tls(&mut rest)? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            self.0.process_new_packets()?;
+            unread = self.tls.process_new_packets()?.plaintext_bytes_to_read();
         }
+        self.arrived = rest.to_vec();
         Ok(())
     }
 
@@ -289,8 +311,8 @@ impl Session {
     }
 
     fn take_pending(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        while self.0.wants_write() {
-            self.0.write_tls(bytes)?;
+        while self.tls.wants_write() {
+            self.tls.write_tls(bytes)?;
         }
         Ok(())
     }

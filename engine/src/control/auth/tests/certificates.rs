@@ -513,3 +513,33 @@ async fn changed_records_end_a_session_through_tls() {
         assert!(accepted.inbound.peer().is_none());
     }
 }
+
+/// A frame is read whatever the lengths of its records are: behind a record of the greatest length, a short one
+/// arrives together with others.
+#[tokio::test]
+async fn frame_in_records_of_any_length_is_read_through_tls() {
+    let fleet = Authority::new("fleet");
+    let own = || material(&[&fleet], &fleet.issue(&["a", "b"]));
+    let met = meet(certified("a", 1, own()), certified("b", 2, own()), None).await;
+    let (Ok(near), Ok(mut accepted), mut far) = met else { panic!("it opens") };
+    let Channel { mut stream, seal: Some(Seal::Tls(mut session)), .. } = near else {
+        panic!("it is sealed")
+    };
+    let text = "x".repeat(60_000);
+    let frame = encode_frame(FrameKind::Metadata, &text);
+    let mut rest = &frame[..];
+    let mut bytes = Vec::new();
+    for length in [16 << 10, 100, 16 << 10, 1, 1, 1, 4_000].into_iter().cycle() {
+        let (record, further) = rest.split_at(rest.len().min(length));
+        bytes.extend(session.sealed(record).unwrap());
+        rest = further;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    let (look, keys) = (Look::default(), certified("b", 2, own()));
+    let sent = stream.write_all(&bytes);
+    let (sent, read) = tokio::join!(sent, accepted.receive(&mut far, &keys, &look, LIMIT));
+    sent.unwrap();
+    assert_eq!(read.unwrap().text, text);
+}
