@@ -9,9 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The emulator and its programs.
@@ -64,6 +65,8 @@ pub(crate) struct Machine {
 /// A running machine, ended when dropped.
 struct Host {
     process: Child,
+    /// Prints the lines of one of two machines, until it has ended.
+    printer: Option<JoinHandle<()>>,
     /// Its console, and the folder shared with this process.
     folder: PathBuf,
     /// Number of boots.
@@ -166,6 +169,7 @@ impl Machine {
         qemu.args(["-serial", "stdio", "-virtfs"]).arg(share("host", Path::new("/"), true));
         qemu.arg("-virtfs").arg(share("run", &shared, false)).stdout(Stdio::inherit());
         if command.hosts == 2 {
+            qemu.stdout(Stdio::piped());
             // The link is a pair of sockets, named relative to the machines' folder, since names of
             // sockets are short.
             let (own, other) = (number, 1 - number);
@@ -176,8 +180,9 @@ impl Machine {
             let card = format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:00:0{own}");
             qemu.current_dir(&self.folder).args(["-netdev", &wire, "-device", &card]);
         }
-        let process = qemu.spawn().context("starting the virtual machine")?;
-        Ok(Host { process, folder, boot })
+        let mut process = qemu.spawn().context("starting the virtual machine")?;
+        let printer = process.stdout.take().map(|output| thread::spawn(|| print_lines(output)));
+        Ok(Host { process, printer, folder, boot })
     }
 
     /// Returns the accelerator to use. A device of the hardware accelerator does not prove that it
@@ -194,7 +199,7 @@ impl Machine {
             fs::create_dir_all(&folder)?;
             let mut trial = self.qemu(KVM, files, "handfast.trial", &folder);
             let process = trial.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            let mut host = Host { process, folder, boot: 1 };
+            let mut host = Host { process, printer: None, folder, boot: 1 };
             let ended = host.wait("never", TRIAL_MAX, "to try");
             ended.is_ok() && host.console().contains("the trial boot works")
         };
@@ -270,12 +275,27 @@ fn until_ended(
     }
 }
 
+/// Prints whole lines, so that none is torn by one of the other machine.
+fn print_lines(output: impl Read) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        if io::stdout().write_all(&line).is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
 impl Host {
     /// Ends the machine as a power cut would.
     fn destroy(&mut self) {
         // Either call fails only if the machine has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if let Some(printer) = self.printer.take() {
+            let _ = printer.join();
+        }
     }
 
     fn wait_ready(&mut self) -> Result<()> {
@@ -354,7 +374,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("console"), "Kernel panic\n").unwrap();
         let process = Command::new("sleep").arg("60").spawn().unwrap();
-        let mut host = Host { process, folder: scratch.path().to_owned(), boot: 1 };
+        let mut host = Host { process, printer: None, folder: scratch.path().to_owned(), boot: 1 };
         let (limit, started) = (Duration::from_millis(200), Instant::now());
         let error = host.wait("ready", limit, "to boot").unwrap_err().to_string();
         assert!(error.contains("to boot") && error.contains("Kernel panic"), "{error}");
