@@ -201,7 +201,7 @@ fn earlier(project: &Project, deadline: Instant) -> Result<PathBuf> {
 }
 
 fn start(program: &Path, folder: &Path, number: usize) -> Result<Node> {
-    let address = format!("127.0.0.1:{}", free_port()?);
+    let address = format!("127.0.0.1:{}", free_port());
     let process = Mutex::new(Some(serve(program, folder, number, &address)?));
     Ok(Node { address, process, restarts: AtomicU64::new(0) })
 }

@@ -35,7 +35,7 @@ fn the_json_has_the_documented_fields() {
     let of_lane = stage("bring_up") + stage("exchange") + stage("wire");
     assert!(stage("look_up") > 0 && of_lane > 0 && stage("write") > 0, "{first}");
     // The call alone is what is measured.
-    assert!(stage("register") < 10, "TCP needs no registration: {first}");
+    assert!(stage("register") < stage("look_up"), "TCP needs no registration: {first}");
     assert!(first["median"].as_u64() <= first["slowest"].as_u64());
     assert!(first["measurements"].as_u64() > Some(0));
 }

@@ -213,8 +213,10 @@ async fn port_goes_down(fabric: &Fabric, nodes: Nodes, own: [&str; 2], peers: [&
     let counters = rdma(&nodes.user);
     assert_eq!(counters.ports_down, 1);
     assert_eq!(counters.slices_flushed + counters.slices_abandoned, in_flight as u64);
-    let unusable = nodes.user.unusable_devices();
-    assert!(unusable.len() == 1 && unusable[0].to_string().contains(own[0]), "{unusable:?}");
+    until("the NIC is named", || {
+        let unusable = nodes.user.unusable_devices();
+        unusable.len() == 1 && unusable[0].to_string().contains(own[0])
+    });
 
     let later = pattern(BYTES, 3);
     segment.write(&later.whole(), 0).timeout(PATIENCE).await.unwrap();
@@ -287,7 +289,7 @@ fn dead_device_is_opened_again_with_other_addresses() {
             until_reopened(engine, 1);
             let used = if round == 1 { "peer0" } else { "peer1" };
             nodes.until_used(&segment, used).await;
-            assert!(engine.unusable_devices().is_empty(), "{:?}", engine.unusable_devices());
+            until("the NIC is usable", || engine.unusable_devices().is_empty());
             // Memory that was registered before the loss, at both ends.
             segment.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
             assert!(nodes.has(&block));

@@ -8,9 +8,11 @@ use handfast_trace::{TraceReader, replay};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -31,6 +33,19 @@ pub(crate) fn skipped(why: &str) {
     let name = std::thread::current().name().unwrap_or("a story").to_owned();
     // The macros that print would print into the capture.
     std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes()).unwrap();
+}
+
+/// An address whose port is below those that the system gives to connections, so that nothing takes it
+/// while its server restarts.
+pub(crate) fn free_address(host: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (number % 12_000) as u16;
+        if TcpListener::bind((host, port)).is_ok() {
+            return format!("{host}:{port}");
+        }
+    }
 }
 
 /// Waits until something holds.
@@ -188,7 +203,7 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Self {
-        Self::start_at("127.0.0.1:0", options)
+        Self::start_at(&free_address("127.0.0.1"), options)
     }
 
     pub(crate) fn start_at(listen: &str, options: &[&str]) -> Self {

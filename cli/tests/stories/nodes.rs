@@ -1,7 +1,7 @@
 //! Problems with the node: each failure names its subject, place and remedy, and the server keeps
 //! serving.
 
-use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, run, succeed};
+use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, free_address, run, succeed};
 use handfast::{Cause, Engine};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,9 +17,7 @@ fn an_unknown_host_and_a_refused_port_are_told_apart() {
     // RFC 6761: names under .invalid never resolve.
     let unknown = run(&["put", &file, "nowhere.invalid:7411"]);
     unknown.failed(3, &["nowhere.invalid:7411", "does not resolve", "check the spelling"]);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let free = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    let free = free_address("127.0.0.1");
     let refused = run(&["get", &free, &folder.name("copy")]);
     refused.failed(3, &[&free, "refused", "start `handfast serve` there"]);
 }

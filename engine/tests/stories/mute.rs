@@ -26,10 +26,10 @@ async fn unresponsive_peer_delays_only_its_transfers() {
     let deadline = Duration::from_millis(400);
     let began = Instant::now();
     let transfer = segment.write(&block.whole(), 0).timeout(deadline).submit().await.unwrap();
-    let mut spans = Vec::new();
+    let (beside, mut spans) = (pattern(100_000, 3), Vec::new());
     while began.elapsed() < deadline / 2 {
         let began = Instant::now();
-        write_and_check(&other, &lively.memory, 100_000, 3).await;
+        other.write(&beside.whole(), 0).await.unwrap();
         spans.push(began.elapsed());
     }
     let error = transfer.await.unwrap_err();

@@ -1,7 +1,7 @@
 //! Ends that meet beginnings: closing, restarting and re-registering under way.
 
 use crate::helpers::{
-    Owner, PATIENCE, Relay, content, counted, pattern, port_of, port_that, until, user,
+    Owner, PATIENCE, Relay, content, counted, free_port, pattern, port_of, port_that, until, user,
     write_and_check,
 };
 use handfast::{Access, BatchOutcome, Cause, Engine, Memory, Remote};
@@ -99,8 +99,8 @@ async fn closing_waits_until_copies_to_ourselves_rest() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_is_free_again_when_closing_returns() {
-    let mut owner = Owner::start(4096).await;
-    let address = owner.engine.address().to_owned();
+    let address = format!("127.0.0.1:{}", free_port().await);
+    let mut owner = Owner::start_at(&address, 4096).await;
     for _ in 0..50 {
         owner.engine.close().await;
         owner = Owner::start_at(&address, 4096).await;
@@ -186,10 +186,13 @@ async fn a_segment_registered_anew_under_its_name_is_found_again() {
     };
     let memories = [8192, 16384].map(|bytes| Memory::zeroed(bytes).unwrap());
     for memory in &memories {
-        let _served = serve(memory);
+        let served = serve(memory);
         segment.write(&block, 5_000).await.unwrap();
         assert_eq!(content(memory, 5_000, 1_000), content(block.memory(), 0, 1_000));
         assert_eq!(segment.bytes(), memory.len() as u64);
+        drop(served);
+        // A user on the same host has the memory until its thread has run.
+        until("the memory is let go", || memory.holders() == 1).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Moving bytes, and clear errors.
 
-use crate::helpers::{Owner, content, failed_open, pattern, user};
+use crate::helpers::{Owner, content, failed_open, free_port, pattern, user};
 use handfast::{Access, Cause, Direction, Memory, Stage};
 
 const MIB: usize = 1 << 20;
@@ -85,12 +85,10 @@ async fn an_address_where_nobody_listens_is_named_with_its_cause() {
     let user = user().await;
     let error = failed_open(&user, "no-such-host.invalid:7411/cache").await;
     assert!(matches!(error.cause(), Cause::UnknownHost(_)), "{error}");
-    let free = Owner::start(64).await;
-    let address = free.segment();
-    free.engine.close().await;
-    let error = failed_open(&user, &address).await;
+    let address = format!("127.0.0.1:{}", free_port().await);
+    let error = failed_open(&user, &format!("{address}/cache")).await;
     assert_eq!((error.stage(), error.cause()), (Stage::Connect, &Cause::Refused));
-    let failures = user.warm(&[address.split_once('/').unwrap().0]).await;
+    let failures = user.warm(&[&address]).await;
     assert_eq!(failures.len(), 1);
 }
 

@@ -202,8 +202,7 @@ async fn one_live_endpoint_of_several_suffices() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_survive_a_restart_of_the_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let options =
-        || EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() };
+    let options = EtcdOptions::default;
     let owner = Engine::builder().listen("127.0.0.1:0").name("owner");
     let owner = owner.metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
     let owner = owner.start().await.unwrap();

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -107,8 +107,17 @@ pub(crate) struct Fleet {
     store_port: u16,
 }
 
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+/// Returns a port below those that the system gives to connections, so that nothing takes it while its
+/// server restarts.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (number % 12_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Starts a server, and waits until it says that it is ready.
@@ -139,7 +148,7 @@ impl Fleet {
         let keys = folder.join("keys");
         fs::write(&keys, KEY)?;
         fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
-        let store_port = free_port()?;
+        let store_port = free_port();
         let encrypted = format!("--transport tcp --encrypt-lanes --auth psk:{}", keys.display());
         let named = format!("--transport tcp --metadata http://127.0.0.1:{store_port}/metadata");
         let mut kinds = vec![
@@ -154,7 +163,7 @@ impl Fleet {
         }
         let mut servers = Vec::new();
         for (name, options, is_mortal) in kinds {
-            let address = format!("127.0.0.1:{}", free_port()?);
+            let address = format!("127.0.0.1:{}", free_port());
             servers.push(Server {
                 name,
                 place: if name == NAMED { STORED.to_owned() } else { address.clone() },

@@ -105,7 +105,10 @@ fn red(output: &str) -> BTreeSet<String> {
     let passed: BTreeSet<&str> = ended(" ... ok").collect();
     let slow = ended(" has been running for over 60 seconds");
     let hung = slow.filter(|test| !passed.contains(test));
-    ended(" ... FAILED").chain(hung).map(str::to_owned).collect()
+    // Output of a test may tear the line of its end; the list after the last `failures:` is whole.
+    let listed = output.rsplit_once("\nfailures:\n").map_or("", |(_, after)| after);
+    let listed = listed.lines().map_while(|line| line.strip_prefix("    "));
+    ended(" ... FAILED").chain(hung).chain(listed).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -117,8 +120,9 @@ mod tests {
         let slow = "has been running for over 60 seconds";
         let output = format!(
             "test b ... ok\ntest a::c ... FAILED\ntest d {slow}\ntest e {slow}\ntest e ... ok\n\
-             test result: FAILED. 1 passed\n"
+             test f ... skipped: no device\nFAILED\n\nfailures:\n\n---- a::c stdout ----\n    g\n\n\
+             failures:\n    a::c\n    f\n\ntest result: FAILED. 1 passed\n"
         );
-        assert_eq!(red(&output).into_iter().collect::<Vec<_>>(), ["a::c", "d"]);
+        assert_eq!(red(&output).into_iter().collect::<Vec<_>>(), ["a::c", "d", "f"]);
     }
 }

@@ -1,9 +1,9 @@
 //! The doctor and metadata services that really run: an etcd, and our own.
 
 use super::peer::packages;
-use super::servers::{Metadata, free};
+use super::servers::Metadata;
 use crate::doctor::{doctor, findings};
-use crate::helpers::{Folder, Process, Server, skipped, until};
+use crate::helpers::{Folder, Process, Server, free_address, skipped, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -118,7 +118,7 @@ fn said_by(address: &str, request: &str) -> std::io::Result<String> {
 }
 
 fn free_port() -> u16 {
-    free("127.0.0.1").rsplit_once(':').unwrap().1.parse().unwrap()
+    free_address("127.0.0.1").rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
 /// An address of this machine that others could use: the one that it would be left by.

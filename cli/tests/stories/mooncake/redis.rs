@@ -1,8 +1,8 @@
 //! The program with a real Redis as the metadata store.
 
 use super::doctor::{asked, one, own_address};
-use super::servers::{Metadata, free};
-use crate::helpers::{Folder, MIB, PROGRAM, Server, run, skipped, succeed};
+use super::servers::Metadata;
+use crate::helpers::{Folder, MIB, PROGRAM, Server, free_address, run, skipped, succeed};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ const ABSENT: &str = "no redis-server; `cargo xtask test --stage fleet` unpacks 
 
 /// A Redis with these arguments that answers, or a note that there is none.
 fn redis(host: &str, arguments: &[&str]) -> Option<Metadata> {
-    let store = Metadata::redis(&free(host), arguments);
+    let store = Metadata::redis(&free_address(host), arguments);
     if store.is_none() {
         skipped(ABSENT);
     }

@@ -5,9 +5,9 @@ use super::peer::Release;
 use super::peer::packages;
 #[cfg(feature = "etcd")]
 use crate::helpers::Folder;
-use crate::helpers::{PROGRAM, Process};
+use crate::helpers::{PROGRAM, Process, free_address};
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 #[cfg(feature = "redis")]
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -74,7 +74,7 @@ impl Metadata {
 impl Release {
     /// The release's own HTTP server.
     pub(crate) fn metadata_server(&self, host: &str) -> Metadata {
-        let address = free(host);
+        let address = free_address(host);
         let (host, port) = address.rsplit_once(':').unwrap();
         let mut command = self.python();
         command.args(["-m", "mooncake.http_metadata_server", "--host", host, "--port", port]);
@@ -85,7 +85,7 @@ impl Release {
     /// The etcd unpacked with the release.
     #[cfg(feature = "etcd")]
     pub(crate) fn etcd_server(&self, host: &str, folder: &Folder) -> Metadata {
-        let (clients, peers) = (free(host), free(host));
+        let (clients, peers) = (free_address(host), free_address(host));
         let mut command = Command::new(self.etcd());
         let (to_clients, to_peers) = (format!("http://{clients}"), format!("http://{peers}"));
         command.args(["--data-dir", &folder.name("etcd"), "--log-level", "error"]);
@@ -94,9 +94,4 @@ impl Release {
         command.args(["--initial-cluster", &format!("default={to_peers}")]);
         Metadata::spawn(command, &clients, format!("etcd://{clients}"))
     }
-}
-
-/// An address that was free a moment ago.
-pub(super) fn free(host: &str) -> String {
-    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
 }

@@ -1,10 +1,9 @@
 //! A real etcd as a child process.
 
 use crate::certificates::Certificates;
-use crate::helpers::eventually;
+use crate::helpers::{eventually, free_port};
 use etcd_client::Client;
 use handfast_metadata::{EtcdOptions, EtcdStore, Store, Tls};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -123,7 +122,6 @@ fn spawn(
     child
 }
 
-/// A port that was free a moment ago.
 fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_port())
 }

@@ -13,8 +13,7 @@ use tokio::time::timeout;
 #[tokio::test]
 async fn watch_keeps_order_and_survives_a_killed_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let store =
-        etcd.store(EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() });
+    let store = etcd.store(EtcdOptions::default());
     let mut changes = store.watch("p/").expect("an etcd can be watched");
     assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
     store.put("p/a", "1").await.unwrap();
@@ -134,9 +133,7 @@ impl Owner {
 }
 
 fn options(etcd: &Etcd) -> MetadataOptions {
-    let store =
-        etcd.store(EtcdOptions { timeout: Duration::from_millis(1_000), ..EtcdOptions::default() });
-    MetadataOptions::new(Arc::new(store))
+    MetadataOptions::new(Arc::new(etcd.store(EtcdOptions::default())))
 }
 
 /// The next change, which must come before patience ends.

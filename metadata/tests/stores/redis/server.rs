@@ -1,14 +1,13 @@
 //! A real Redis as a child process.
 
 use crate::certificates::Certificates;
-use crate::helpers::eventually;
+use crate::helpers::{eventually, free_port};
 use handfast_metadata::{RedisOptions, RedisStore, Store, StoreCause, Tls};
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// A Redis of this test, which ends with it.
@@ -21,7 +20,7 @@ pub(super) struct Redis {
 impl Redis {
     /// Starts one with these arguments in addition; `None` if there is no Redis here.
     pub(super) async fn start(arguments: &[&str]) -> Option<Self> {
-        let port = free();
+        let port = free_port();
         let listen = ["--port", &port.to_string()].map(OsString::from);
         let more = arguments.iter().map(OsString::from);
         let redis = Self::spawned(port, listen.into_iter().chain(more).collect())?;
@@ -31,7 +30,7 @@ impl Redis {
 
     /// Starts one that speaks TLS alone, with clients of its authority.
     pub(super) async fn start_encrypted(certificates: &Certificates) -> Option<Self> {
-        let port = free();
+        let port = free_port();
         let (certificate, key) = certificates.server();
         let arguments = ["--port", "0", "--tls-port", &port.to_string()].map(OsString::from);
         let mut arguments = arguments.to_vec();
@@ -128,14 +127,6 @@ fn spawn(arguments: &[OsString]) -> Child {
     command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]).args(arguments);
     command.current_dir(std::env::temp_dir());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-/// A port that was free a moment ago, below those that the system gives to connections.
-fn free() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 21_000 + (std::process::id() % 80) as u16 * 100;
-    let mut ports = std::iter::from_fn(|| Some(first + NEXT.fetch_add(1, Ordering::Relaxed) % 100));
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// Short enough for a test of silence.
