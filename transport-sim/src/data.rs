@@ -446,6 +446,12 @@ impl World {
         qp.target.is_some_and(|to| verbs.reaches(own, to.site) && verbs.reaches(to.site, own))
     }
 
+    /// Whether a target of the site's process has demanded a lane over a path that neither came up nor failed.
+    pub(crate) fn target_awaits(&self, site: usize, path: &NicPath) -> bool {
+        let data = self.data.iter().map(|data| &data.sites[self.host(site)]);
+        data.flat_map(|site| &site.targets).any(|target| target.machine.is_opening(path))
+    }
+
     /// Returns the timers of a site's targets other than deadlines: target, timer and time.
     pub fn target_timers(
         &self,

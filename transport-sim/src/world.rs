@@ -354,7 +354,12 @@ impl World {
             }
             return;
         }
+        let is_demanded_again =
+            matches!(&input, Input::Close(path) if self.target_awaits(site, path));
         self.tell(self.host(site), input, step);
+        if is_demanded_again {
+            self.ask(Command { site, peer, kind: CommandKind::Open }, step);
+        }
     }
 
     pub(crate) fn deliver_call(&mut self, index: usize, site: usize, keep: bool, step: &mut Step) {

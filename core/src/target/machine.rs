@@ -2,7 +2,7 @@
 
 use super::lanes::Lane;
 use super::{TargetConfig, TargetOutput, TargetTimer};
-use crate::identity::Lifecycle;
+use crate::identity::{Lifecycle, NicPath};
 use crate::policy::{FenceLedger, LaneUsage, LaneWatchdog, RailOutput, Rails};
 use crate::sharing::{AT_ONCE_BYTES_MAX, AT_ONCE_REQUESTS_MAX};
 use crate::time::Instant;
@@ -77,6 +77,15 @@ impl Target {
     /// The rails, where there are several.
     pub fn rails(&self) -> Option<&Rails> {
         self.rails.as_ref()
+    }
+
+    /// Whether a lane over a path was demanded, and neither came up nor failed since. The demand must not be
+    /// released before either: it is not repeated.
+    pub fn is_opening(&self, path: &NicPath) -> bool {
+        match &self.rails {
+            Some(rails) => rails.is_opening(path),
+            None => self.transfers.wants_lane(),
+        }
     }
 
     /// Local use of the lanes.

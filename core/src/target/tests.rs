@@ -781,3 +781,19 @@ fn fingerprint_separates_targets() {
     let in_keys = differing(with_keys(&one), with_keys(&two));
     assert!(in_keys > differing(print(&one), print(&two)), "the next batch has another number");
 }
+
+/// A demand is being opened until it is met, also once its work has ended.
+#[test]
+fn demand_without_work_is_opening_until_it_is_met() {
+    for with_rails in [false, true] {
+        let mut story = Story::without_lanes(with_rails);
+        let opening = |of: &Story| of.paths.each_ref().map(|path| of.target.is_opening(path));
+        assert_eq!(opening(&story), [false, false]);
+        let batch = story.write(10);
+        story.drain();
+        story.target.cancel(NOW, batch);
+        assert_eq!(opening(&story), [true, true]);
+        story.up(FIRST, 0);
+        assert_eq!(opening(&story), [false, with_rails]);
+    }
+}

@@ -260,6 +260,11 @@ impl Transfers {
         Some(TransferOutput::WantLane)
     }
 
+    /// Whether a lane was wanted, and neither came up nor was lost since.
+    pub(crate) fn wants_lane(&self) -> bool {
+        self.lane_wanted
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> TransferCounters {
         self.counters

@@ -713,11 +713,11 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Releases the demand for a lane that ended without work. A lifecycle that the peer's own request
-    /// has created meanwhile stays.
+    /// Releases the demand for a lane that ended without work, if no run of the peer waits for the next one. A lifecycle
+    /// that the peer's own request has created meanwhile stays.
     fn drop_idle_demand(&mut self, peer: &NicPath, lifecycle: Lifecycle) {
         let runs = self.parts.registry.runs(peer);
-        if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.has_no_work()) {
+        if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.needs_no_lane(peer)) {
             let now = self.parts.clock.now();
             self.parts.node.handle_input(now, Input::Release(peer.clone()));
         }

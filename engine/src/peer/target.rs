@@ -497,16 +497,17 @@ impl Target {
         }
     }
 
-    /// Whether there is no batch.
-    pub(crate) fn has_no_work(&self) -> bool {
-        self.lock().batches.is_empty()
+    /// Whether there is no batch, and nobody waits for a lane over a path.
+    pub(crate) fn needs_no_lane(&self, path: &NicPath) -> bool {
+        self.lock().batches.is_empty() && !self.awaits(path)
     }
 
-    /// Whether a batch, a fence or another waiter may wait for a lane over a path.
+    /// Whether a lane over a path is being opened, or a batch, a fence or another waiter may wait for it.
     pub(crate) fn awaits(&self, path: &NicPath) -> bool {
         let state = self.lock();
         let has_waiters = !state.batches.is_empty() || self.lanes.receiver_count() > 0;
-        has_waiters && state.machine.rails().is_none_or(|rails| rails.is_opening(path))
+        let may_be_any = state.machine.rails().is_none();
+        state.machine.is_opening(path) || may_be_any && has_waiters
     }
 
     /// Handles the loss of the peer, until the next demand.

@@ -101,6 +101,24 @@ async fn power_loss_without_a_reset_is_recovered() {
     assert!(user.warm(&[owner.engine.address()]).await.is_empty());
 }
 
+/// A caller of `warm` gets a lane to the next run of a peer that lost its power, though the lane to the run before
+/// ends after the demand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn next_run_of_a_vanished_peer_is_warmed() {
+    let relay = Relay::start().await;
+    let user = user().await;
+    for run in 0..5 {
+        let owner = Owner::start_behind(&relay, MIB).await;
+        let warmed = timeout(PATIENCE, user.warm(&[&relay.address])).await;
+        let failures = warmed.unwrap_or_else(|_| panic!("run {run} is warmed in time"));
+        assert!(failures.is_empty(), "run {run}: {failures:?}");
+        let segment = user.open(&owner.segment()).await.unwrap();
+        write_and_check(&segment, &owner.memory, 10_000, run).await;
+        relay.cut();
+        owner.engine.close().await;
+    }
+}
+
 /// Lanes that break at once are not reopened without work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_lanes_that_break_stay_closed() {
