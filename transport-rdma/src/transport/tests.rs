@@ -159,7 +159,7 @@ async fn silent_device_fails_the_lane_of_a_withdrawn_slice() {
     transport.post(GONE, &mut vec![posting(&registration)]);
     transport.withdraw(GONE, SliceId::from_bits(0), handfast_core::Duration(0));
     assert_eq!(sink.failures.lock().len(), 0);
-    tokio::time::sleep(2 * patience).await;
+    until_failed(&sink).await;
     let failures = std::mem::take(&mut *sink.failures.lock());
     let [(GONE, error)] = &failures[..] else { panic!("{failures:?}") };
     assert_eq!((error.side, &*error.call), (Side::Local, "withdraw"), "{error}");
@@ -176,6 +176,11 @@ async fn silence_before_the_withdrawal_counts() {
     transport.post(GONE, &mut vec![posting(&registration)]);
     let silence = handfast_core::Duration(patience.as_nanos() as u64);
     transport.withdraw(GONE, SliceId::from_bits(0), silence);
+    until_failed(&sink).await;
+}
+
+/// Waits until a lane has failed.
+async fn until_failed(sink: &Recorder) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while sink.failures.lock().is_empty() {
         assert!(std::time::Instant::now() < deadline, "the device had all of its time");

@@ -168,7 +168,11 @@ fn half_destroyed_queue_pair_goes_once_its_work_ends() {
             assert_eq!((one.nic.lanes(), one.told.ends(0).len()), (1, 0));
         }
         fabric.run("release completions rxe0");
-        one.nic.retire(LANE).unwrap();
+        let released = Instant::now();
+        // Its thread may take longer than the drain to come to the completions.
+        while let Err(error) = one.nic.retire(LANE) {
+            assert!(released.elapsed() < PATIENCE, "{error}");
+        }
         assert_eq!((one.nic.lanes(), one.told.ends(4).len()), (0, 4));
         assert_eq!(one.nic.load().queue_pairs, pairs + 1, "the kernel has it");
         assert_eq!(calls() - before, 2, "each once");

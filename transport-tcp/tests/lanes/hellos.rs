@@ -106,9 +106,8 @@ async fn forged_hello_does_not_spend_the_token() {
     let stranger = Pair { incarnation: Incarnation(1), ..RAW };
     let mut early = TcpStream::connect(&node.address).await.unwrap();
     early.write_all(&hello(8, TOKEN, stranger, node.pair(7))).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(30)).await;
-    node.transport.connect(node.pair(7), RAW, Body::default()).await.unwrap();
     assert_eq!(reason(&receive_bytes(&mut early, 16).await), 0, "its token is good");
+    node.transport.connect(node.pair(7), RAW, Body::default()).await.unwrap();
     assert!(is_closed(&mut early).await, "its pair is not");
     assert_eq!(node.counters().refused(HelloRefusal::WrongPair), 1);
     let (_, answer) = say(&node.address, &hello(8, TOKEN, RAW, node.pair(7))).await;
