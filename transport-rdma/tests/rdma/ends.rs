@@ -76,7 +76,8 @@ fn disconnect_is_the_first_error(one: &Site, other: &Site) {
 #[test]
 fn retire_ends_every_slice_once() {
     // Nobody answers, so that everything stays in flight.
-    let (one, other) = unanswered(&Link::new(12), |config| config, 2);
+    let patient = |config| NicConfig { timeout_exponent: 20, ..config };
+    let (one, other) = unanswered(&Link::new(12), patient, 2);
     one.memory.copy_in(0, &pattern(2)).unwrap();
     one.post_all(&other, Direction::Write, 128);
     one.nic.retire(LANE).unwrap();

@@ -85,7 +85,8 @@ async fn allocation_that_stays_open_keeps_its_memory() {
             let next = second.serve(&Memory::shared(64).unwrap(), Access::READ_WRITE, key);
             assert_eq!(first.write(host.whole(), &next), DONE);
         }
-        assert_eq!(theirs.holders(), holders);
+        // A late answer comes together with the second question, and its memory is dropped after the grant.
+        wait_until(|| theirs.holders() == holders);
     }
 }
 
@@ -151,10 +152,11 @@ async fn allocation_that_opens_for_ever_is_not_given_back() {
     let host = Memory::zeroed(64).unwrap();
     assert_ne!(first.write(host.whole(), &region), DONE);
     let (kept, key) = (first.transport.counters().kept, region.key());
+    wait_until(|| second.transport.counters().held == 1);
     drop(region);
     second.regions.unregister(key);
     second.transport.retire(second.pair.lifecycle).await.unwrap();
-    assert_eq!((kept, second.transport.counters().held), (1, 1));
+    assert_eq!(kept, 1);
     assert!(reasons.lock().unwrap().contains(&NoChannel::Kept), "{reasons:?}");
     assert_eq!(theirs.holders(), 2);
 }

@@ -74,11 +74,16 @@ pub(crate) fn with(body: &Body, change: impl FnOnce(&mut Announcement)) -> Body 
     Body { connection_manager: Some(changed.to_string().into()), ..body.clone() }
 }
 
-/// Nothing but the listening identifiers is left.
+/// Waits until nothing but the listening identifiers is left. A side may come to the request of a dialler that has
+/// given up.
 pub(super) fn nothing_is_left(fabric: &Fabric) {
+    let deadline = Instant::now() + PATIENCE;
     for device in ["rxe0", "rxe1"] {
-        let list = fabric.run(&format!("manager list {device}"));
-        assert!(list.lines().all(|line| line.contains("listening")), "{device}: {list}");
+        let list = || fabric.run(&format!("manager list {device}"));
+        while !list().lines().all(|line| line.contains("listening")) {
+            assert!(Instant::now() < deadline, "{device}: {}", list());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
