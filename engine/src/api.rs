@@ -16,3 +16,4 @@ pub(crate) mod served;
 pub(crate) mod start;
 pub(crate) mod transfer;
 pub(crate) mod unregistered;
+pub(crate) mod warming;

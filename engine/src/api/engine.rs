@@ -23,7 +23,7 @@ use crate::observe::counters::Counters;
 use crate::observe::event::Event;
 use crate::path::nic_path;
 use crate::peer::look_ups;
-use crate::peer::target::{LaneStatus, Target};
+use crate::peer::target::Target;
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
@@ -47,8 +47,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Peers warmed at once by [`Engine::warm`].
-const WARMING_MAX: usize = 64;
 /// Timeout for former incarnations of a peer to prove that they are alive.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -320,53 +318,6 @@ impl Engine {
     pub async fn segments(&self, node: &str) -> Result<Vec<ServedSegment>, Error> {
         let (descriptor, _) = self.find(node, look_ups::begin()).await?;
         Ok(descriptor.regions.into_iter().map(ServedSegment::of).collect())
-    }
-
-    /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the failures;
-    /// an empty list means that every lane is established. A node that restarts meanwhile is a failure,
-    /// [`Cause::PeerRestarted`]: warm it again. Cancel-safe.
-    pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
-        let mut waiting = nodes.iter().map(|node| (*node).to_owned());
-        let mut tasks = JoinSet::new();
-        let mut failures = Vec::new();
-        loop {
-            while tasks.len() < WARMING_MAX
-                && let Some(node) = waiting.next()
-            {
-                let engine = self.clone();
-                tasks.spawn(async move { engine.warm_one(&node).await });
-            }
-            match tasks.join_next().await {
-                Some(Ok(Err(error))) => failures.push(error),
-                Some(_) => {}
-                None => return failures,
-            }
-        }
-    }
-
-    async fn warm_one(&self, node: &str) -> Result<(), Error> {
-        let (_, target) = self.find(node, look_ups::begin()).await?;
-        let mut lanes = target.watch_lanes();
-        let LaneStatus { up, established, failures, .. } = *lanes.borrow();
-        if up > 0 {
-            return Ok(());
-        }
-        let closed = || Error::local(Stage::Handshake, Cause::Closed).at(node);
-        if !target.want_lane() {
-            if target.is_closed() {
-                return Err(closed());
-            }
-            return Err(Error::peer(Stage::Handshake, Cause::PeerRestarted).at(node));
-        }
-        // A lane that came and has gone was established.
-        let is_settled = |it: &LaneStatus| it.established > established || it.failures > failures;
-        let status = lanes.wait_for(is_settled).await.map_err(|_| closed())?.clone();
-        match status.failure {
-            Some(cause) if status.established == established => {
-                Err(Error::new(cause.side, Stage::Handshake, target.loss(&cause)).at(node))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Events of peers: restarts, failed opens, name conflicts.

@@ -119,6 +119,27 @@ async fn next_run_of_a_vanished_peer_is_warmed() {
     }
 }
 
+/// A transfer to the next run of a peer that lost its power uses the lane that a cancelled one has demanded, though the
+/// lane to the run before ends meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lane_of_a_cancelled_transfer_serves_the_next() {
+    let relay = Relay::start().await;
+    let user = user().await;
+    for run in 0..5 {
+        let owner = Owner::start_behind(&relay, MIB).await;
+        let segment = user.open(&owner.segment()).await.unwrap();
+        let block = pattern(100, run);
+        let cancelled = segment.write(&block.whole(), 0).submit().await.unwrap();
+        cancelled.cancel();
+        timeout(PATIENCE, cancelled).await.expect("the cancelled transfer ends").ok();
+        // Time for the end of the lane to the run before; too little would only hide an error.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        write_and_check(&segment, &owner.memory, 10_000, run).await;
+        relay.cut();
+        owner.engine.close().await;
+    }
+}
+
 /// Lanes that break at once are not reopened without work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_lanes_that_break_stay_closed() {

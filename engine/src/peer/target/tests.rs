@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::transfer::Transfer;
+use crate::api::warming::open_lane_within;
 use crate::error::{Cause, Error};
 use crate::time::TokioClock;
 use handfast_core::policy::{FailureClass, RailPlan};
@@ -382,6 +383,26 @@ async fn lanes_without_an_answer_are_reported() {
     assert_eq!(story.lanes_failed(), []);
     tokio::time::sleep(std::time::Duration::from_millis(400)).await;
     assert_eq!(story.lanes_failed(), [FIRST, SECOND]);
+}
+
+/// A caller that warms a peer waits no longer than its limit for a lane that neither comes up nor fails.
+#[tokio::test(start_paused = true)]
+async fn warming_ends_at_its_limit() {
+    let story = Story::new();
+    let limit = || tokio::time::sleep(PAUSE);
+    open_lane_within(limit(), &story.target).await.expect("there are lanes");
+    story.down(FIRST, silent());
+    story.down(SECOND, silent());
+    let began = tokio::time::Instant::now();
+    let error = open_lane_within(limit(), &story.target).await.unwrap_err();
+    assert_eq!((error.cause(), began.elapsed()), (&Cause::DeadlinePassed, PAUSE));
+    let late = async {
+        tokio::time::sleep(PAUSE / 2).await;
+        story.data_path.answers.add_permits(1);
+        story.up(THIRD, 0);
+    };
+    let (opened, ()) = tokio::join!(open_lane_within(limit(), &story.target), late);
+    opened.expect("a lane in time");
 }
 
 /// A lane is drained when its last slice has ended, though it fails meanwhile.
