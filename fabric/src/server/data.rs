@@ -1,6 +1,6 @@
 //! The calls of the data path.
 
-use super::{DEAD, enter_open};
+use super::enter_open;
 use crate::protocol::{self, Answer, Receive, Reply, Send};
 use crate::state::{State, lock};
 use handfast_transport_sim::verbs::{self, SendKind, WorkRequest};
@@ -97,13 +97,15 @@ pub(super) fn poll(id: u64, room: u32) -> Reply {
         count_poll(&mut state, id, true);
         state.queues.get(&id).map(|queue| queue.context)
     };
-    let entered = enter_open(context.ok_or(libc::EINVAL)?, "ibv_poll_cq");
-    let mut state = match entered {
+    let context = context.ok_or(libc::EINVAL)?;
+    let mut state = match enter_open(context, "ibv_poll_cq") {
         Ok((_, state)) => state,
         Err(code) => {
-            count_poll(&mut lock(), id, false);
+            let mut state = lock();
+            count_poll(&mut state, id, false);
             // A dead device's queue is empty.
-            return if code == DEAD { Ok(Answer::Entries(Vec::new())) } else { Err(code) };
+            let is_empty = !state.is_alive(context);
+            return if is_empty { Ok(Answer::Entries(Vec::new())) } else { Err(code) };
         }
     };
     count_poll(&mut state, id, false);
@@ -132,7 +134,7 @@ pub(super) fn arm(id: u64) -> Reply {
             }
             Ok(Answer::Nothing)
         }
-        Err(DEAD) => Ok(Answer::Nothing),
+        Err(_) if !lock().is_alive(context) => Ok(Answer::Nothing),
         Err(code) => Err(code),
     }
 }

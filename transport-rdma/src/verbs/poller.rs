@@ -220,9 +220,12 @@ impl Turn {
             }
             looks = 0;
             // Armed first, so that a completion after the last poll raises an event.
-            if !spins && (!self.arm() || self.sweep() > 0) {
-                idle = Idle::default();
-                continue;
+            if !spins {
+                self.arm();
+                if self.sweep() > 0 {
+                    idle = Idle::default();
+                    continue;
+                }
             }
             if !self.look(if spins { Some(Duration::ZERO) } else { self.patience() }) {
                 self.poller.polls.store(false, Ordering::Relaxed);
@@ -263,24 +266,22 @@ impl Turn {
         }
         let until = |rounds: &Rounds| rounds.next_check().saturating_duration_since(Instant::now());
         let patience = self.rounds.as_ref().map(until);
-        match self.watched[COMPLETIONS].fd {
-            ABSENT => Some(patience.unwrap_or(DEAF_INTERVAL).min(DEAF_INTERVAL)),
-            _ => patience,
+        let is_deaf =
+            self.watched[COMPLETIONS].fd == ABSENT || self.queues.iter().any(|it| !it.is_armed);
+        match is_deaf {
+            true => Some(patience.unwrap_or(DEAF_INTERVAL).min(DEAF_INTERVAL)),
+            false => patience,
         }
     }
 
-    /// Arms every queue for its next completion. False after a failure, which was reported.
-    fn arm(&mut self) -> bool {
-        for Polled { shard, is_armed, .. } in &mut self.queues {
-            if std::mem::replace(is_armed, true) {
-                continue;
-            }
-            if let Err(error) = shard.queue.arm() {
-                self.shared.fail_queue(shard, &error);
-                return false;
+    /// Arms every queue for its next completion. One that cannot be armed fails, and its lanes with it.
+    fn arm(&mut self) {
+        for Polled { shard, is_armed, .. } in self.queues.iter_mut().filter(|it| !it.is_armed) {
+            match shard.queue.arm() {
+                Ok(()) => *is_armed = true,
+                Err(error) => self.shared.fail_queue(shard, &error),
             }
         }
-        true
     }
 
     /// Polls all its queues and returns the number of completions.

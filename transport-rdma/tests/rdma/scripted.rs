@@ -120,6 +120,41 @@ fn unanswered_command_loses_an_erdma_device() {
     );
 }
 
+/// A completion queue that reports no completions any more fails with its lanes. The poller takes what is left of them
+/// without an event.
+#[test]
+fn lanes_of_a_queue_that_cannot_be_armed_end() {
+    on(&["rxe", "mlx5", "erdma-compat"], "lanes_of_a_queue_that_cannot_be_armed_end", |fabric| {
+        let (timeout_exponent, drain, idle_probe) = (20, 2 * PATIENCE, None);
+        let patient = |config| NicConfig { timeout_exponent, drain, idle_probe, ..config };
+        let site = |device| Site::new(patient(config(device)));
+        let (one, other, answered) = (site("rxe0"), site("rxe1"), Lifecycle(8));
+        one.nic.create(LANE, &[1]).unwrap();
+        // It does not connect, and drops every packet.
+        let theirs = other.nic.create(LANE, &[2]).unwrap();
+        one.nic.connect(LANE, &theirs).unwrap();
+        connect_lane(&one, &other, answered, 1);
+        one.post_all(&other, Direction::Write, 4);
+        fabric.run(&format!("fail call rxe0 ibv_req_notify_cq {EIO}"));
+        let began = Instant::now();
+        let posting = one.posting(&other, 4, Direction::Write, 0, 64);
+        one.nic.post(answered, &mut vec![posting]);
+        assert_eq!(one.told.end(4), CompletionStatus::Done, "its completion raised the event");
+        one.told.wait("the failures", |told| told.failures.len() == 2);
+        let failed = one.told.failures();
+        assert!(failed.iter().all(|(_, error)| error.side == Side::Local), "{failed:?}");
+        for lane in [LANE, answered] {
+            one.nic.retire(lane).unwrap();
+            other.nic.retire(lane).unwrap();
+        }
+        assert_eq!(one.told.ends(5).len(), 5);
+        assert!(began.elapsed() < PATIENCE, "the lanes drain");
+        fabric.run("pass");
+        one.told.forget();
+        connect_lane(&one, &other, Lifecycle(9), 1);
+    });
+}
+
 /// A queue pair that the device does not destroy keeps its lane and its slices, and the second retire
 /// ends both, where the driver has left the queue pair whole.
 #[test]
