@@ -4,11 +4,10 @@
 //! under way, so a silent peer occupies one thread; its other steps wait without one, and peers
 //! take turns.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Maximum threads of a [`StepPool`].
@@ -77,9 +76,18 @@ struct PeerSteps {
     under_way: bool,
 }
 
+/// The standard library's lock: that of parking_lot keeps waiting threads in a table of the process, where a child of
+/// a fork finds the threads of its parent.
 struct Shared {
     waiting: Mutex<Waiting>,
     more: Condvar,
+}
+
+impl Shared {
+    /// A step that panics does not hold the lock.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A thread pool for queue-pair steps. Each step is called exactly once, on a pool thread, with `Ok` in
@@ -118,7 +126,7 @@ impl StepPool {
         peer: &str,
         step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
     ) -> Result<(), StepRefused> {
-        let waiting = self.shared.waiting.lock();
+        let waiting = self.shared.lock();
         if waiting.count >= self.limits.waiting_max {
             return Err(StepRefused::Full { limit: self.limits.waiting_max });
         }
@@ -139,7 +147,7 @@ impl StepPool {
         peer: &str,
         step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
     ) {
-        self.add(self.shared.waiting.lock(), peer, Box::new(step));
+        self.add(self.shared.lock(), peer, Box::new(step));
     }
 
     fn add(&self, mut waiting: MutexGuard<'_, Waiting>, peer: &str, step: Step) {
@@ -155,14 +163,14 @@ impl StepPool {
 
     /// Number of waiting steps.
     pub fn waiting(&self) -> usize {
-        self.shared.waiting.lock().count
+        self.shared.lock().count
     }
 }
 
 impl Drop for StepPool {
     fn drop(&mut self) {
         let refused = {
-            let mut waiting = self.shared.waiting.lock();
+            let mut waiting = self.shared.lock();
             waiting.ended = true;
             waiting.turns.clear();
             waiting.count = 0;
@@ -183,20 +191,22 @@ impl Drop for StepPool {
 
 /// Runs steps until the pool ends.
 fn work(shared: &Shared) {
-    let mut waiting = shared.waiting.lock();
+    let mut waiting = shared.lock();
     loop {
         if waiting.ended {
             return;
         }
         let Some(peer) = waiting.turns.pop_front() else {
-            shared.more.wait(&mut waiting);
+            waiting = shared.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         let Some(steps) = waiting.peers.get_mut(&peer) else { continue };
         let Some(step) = steps.waiting.pop_front() else { continue };
         steps.under_way = true;
         waiting.count -= 1;
-        MutexGuard::unlocked(&mut waiting, || call(step, Ok(())));
+        drop(waiting);
+        call(step, Ok(()));
+        waiting = shared.lock();
         // Removed if the pool ended meanwhile.
         let Some(steps) = waiting.peers.get_mut(&peer) else { continue };
         steps.under_way = false;

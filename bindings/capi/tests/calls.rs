@@ -3,9 +3,13 @@
 
 use handfast_capi::*;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::fs::{self, DirEntry};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
+use std::thread;
+use std::time::Duration;
 
 fn options() -> Options {
     Options {
@@ -509,6 +513,9 @@ fn options_of_another_size_are_checked() {
 /// A child of a fork is refused, and has an engine of its own.
 #[test]
 fn child_of_a_fork_starts_its_own_engine() {
+    if !is_alone("child_of_a_fork_starts_its_own_engine") {
+        return;
+    }
     let parent = Node::new();
     let child = forked(|| {
         let refused = handfast_engine_close(parent.0) == HANDFAST_FORKED
@@ -525,6 +532,9 @@ fn child_of_a_fork_starts_its_own_engine() {
 /// take the other for a forger of its incarnation.
 #[test]
 fn children_of_two_forks_reach_each_other() {
+    if !is_alone("children_of_two_forks_reach_each_other") {
+        return;
+    }
     let _parent = Node::new();
     let (addresses, announced) = io::pipe().unwrap();
     let (mut ending, mut end) = io::pipe().unwrap();
@@ -556,8 +566,36 @@ fn children_of_two_forks_reach_each_other() {
     assert!(has_succeeded(owner));
 }
 
+/// Runs a test in another process, and returns whether this is the other one: a thread of another test that begins or
+/// ends at a fork holds locks of the C and the Rust library, which its child would await.
+fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ROLE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ROLE, "").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    false
+}
+
+/// Waits until every other thread of this process sleeps, so that none holds a lock.
+fn wait_for_rest() {
+    // SAFETY: it reads a number.
+    let own = format!("/proc/self/task/{}", unsafe { libc::gettid() });
+    let is_asleep = |task: DirEntry| {
+        let status = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // After the name, which is in parentheses, comes the state.
+        task.path() == Path::new(&own)
+            || status.rsplit(')').next().is_some_and(|it| it.starts_with(" S"))
+    };
+    while !fs::read_dir("/proc/self/task").unwrap().flatten().all(is_asleep) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Runs calls in a child of a fork, which ends within 20 s.
 fn forked(calls: impl FnOnce() -> bool) -> libc::pid_t {
+    wait_for_rest();
     // SAFETY: the child makes the calls of the test, and exits without destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
