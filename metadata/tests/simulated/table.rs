@@ -153,6 +153,15 @@ impl Table {
         self.watches.iter().filter(|watch| !watch.outlet.is_closed()).count()
     }
 
+    /// Sends a response without a change to each watch, as an etcd does for its progress: a connection whose end was
+    /// lost in a partition is reset by it.
+    pub(crate) fn tell_progress(&self) {
+        let header = self.header();
+        for watch in &self.watches {
+            watch.outlet.send(&WatchResponse { header, ..Default::default() });
+        }
+    }
+
     /// Sends the changes of keys from `first` to `end` until the connection ends.
     pub(crate) fn watch(&mut self, first: Vec<u8>, end: Vec<u8>, outlet: Outlet) {
         let header = self.header();

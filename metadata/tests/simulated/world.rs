@@ -84,6 +84,8 @@ impl Story {
 
 /// The user, and newcomers.
 const READERS: usize = 2;
+/// A message to a node and its answer take no longer.
+const PROGRESS_MS: u64 = 200;
 /// Of the owner and of the user.
 const WATCHES: usize = 2;
 
@@ -224,6 +226,8 @@ impl World {
         if written != 0 {
             self.story.violate("O9", &format!("{written} changes of a quiet store"));
         }
+        self.story.table.lock().unwrap().tell_progress();
+        self.step_until(PROGRESS_MS, |_| false);
         let table = self.story.table.lock().unwrap();
         let (leases, watches) = (table.leases(), table.watches());
         drop(table);
