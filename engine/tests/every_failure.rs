@@ -16,7 +16,9 @@ use calls::CALLS;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::fs::DirEntry;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -36,8 +38,14 @@ const TURNS_MAX: u64 = 2_000;
 const SAMPLED: u64 = 64;
 /// Set at night.
 const NIGHTLY: &str = "HANDFAST_NIGHTLY";
-/// `STORY` or `STORY:CALL`, to run that alone, every turn.
+/// `STORY:` or `STORY:CALL`, to run that alone, every turn.
 const ONLY: &str = "HANDFAST_EVERY_FAILURE";
+/// Processes at once at night, of which each runs a story. A story uses a tenth of a processor, and waits.
+const PROCESSES: usize = 6;
+/// Begins the line of the calls that failed.
+const COUNTS: &str = "failed calls by story:";
+/// The test, which starts itself.
+const TEST: &str = "every_failed_call_is_survived";
 
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -60,6 +68,9 @@ async fn again<T, E: Debug>(what: &str, mut attempt: impl AsyncFnMut() -> Result
     panic!("{what} fails each time: {errors:?}");
 }
 
+/// The thread of the scripted devices' timers, which a lost packet starts, and which ends with the process.
+const DEVICE_TIMERS: &str = "fabric timers";
+
 /// Descriptors, threads and mappings of shared memory, which a run must give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
@@ -70,10 +81,16 @@ struct Held {
 
 impl Held {
     fn now() -> Self {
-        let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
+        let entries = |path: &str| std::fs::read_dir(path).unwrap().flatten();
+        // One that ends meanwhile has no name.
+        let is_counted = |task: &DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.trim_end() != DEVICE_TIMERS)
+        };
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let shared = maps.lines().filter(|line| line.contains("memfd:handfast")).count();
-        Self { descriptors: entries("/proc/self/fd"), threads: entries("/proc/self/task"), shared }
+        let threads = entries("/proc/self/task").filter(is_counted).count();
+        Self { descriptors: entries("/proc/self/fd").count(), threads, shared }
     }
 
     /// Waits until no more is held.
@@ -147,6 +164,58 @@ fn is_chosen(name: &str) -> bool {
     std::env::var(ONLY).ok().is_none_or(|only| name.starts_with(&only))
 }
 
+/// Whether one of these stories is run.
+fn is_any_chosen(stories: &[Story]) -> bool {
+    let Ok(only) = std::env::var(ONLY) else { return true };
+    let chosen = only.split(':').next().unwrap_or_default();
+    stories.iter().any(|story| story.name.starts_with(chosen))
+}
+
+/// Runs a command, which is this test in another process, and returns its counts by story.
+fn passes(command: &mut Command) -> String {
+    command.args([TEST, "--exact", "--nocapture"]).stderr(Stdio::inherit());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{command:?}: {text}");
+    let counts = text.lines().find_map(|line| Some(line.split_once(COUNTS)?.1));
+    counts.unwrap_or_default().trim_matches(['{', '}', ' ']).to_owned()
+}
+
+/// Runs each story, on devices of each kind, in a process of its own.
+fn each_in_a_process() {
+    let own = std::env::current_exe().unwrap();
+    let mut commands: Vec<_> = STORIES.iter().map(|it| (it, "", Command::new(&own))).collect();
+    #[cfg(feature = "verbs")]
+    let processes = devices::processes();
+    #[cfg(feature = "verbs")]
+    for (profile, process) in &processes {
+        let of_story = |it| (it, *profile, devices::command(profile, process));
+        commands.extend(stories::STORIES_OF_DEVICES.iter().map(of_story));
+    }
+    let count = commands.len();
+    let (waiting, passed) = (Mutex::new(commands), Mutex::new(BTreeMap::<_, Vec<_>>::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            scope.spawn(|| {
+                loop {
+                    let Some((story, profile, mut command)) = waiting.lock().unwrap().pop() else {
+                        return;
+                    };
+                    let counts = passes(command.env(ONLY, format!("{}:", story.name)));
+                    passed.lock().unwrap().entry(profile).or_default().push(counts);
+                }
+            });
+        }
+    });
+    let mut passed = passed.into_inner().unwrap();
+    assert_eq!(passed.values().map(Vec::len).sum::<usize>(), count);
+    for (profile, counts) in &mut passed {
+        counts.sort();
+        let on = if profile.is_empty() { "" } else { " on " };
+        println!("failed calls by story{on}{profile}: {{{}}}", counts.join(", "));
+    }
+}
+
 /// The outcome of the runs.
 #[derive(Default)]
 struct Outcome {
@@ -178,6 +247,7 @@ impl Outcome {
 
     fn check(&self, stories: &[Story]) {
         let (failures, tried) = (&self.failures, &self.tried);
+        println!("{COUNTS} {tried:?}");
         assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
         let is_whole = std::env::var_os(ONLY).is_some() || tried.len() == stories.len();
         assert!(is_whole, "a story without a failure: {tried:?}");
@@ -188,6 +258,9 @@ impl Outcome {
 /// system come first, then those of the verbs library, in a process with scripted devices.
 #[test]
 fn every_failed_call_is_survived() {
+    if std::env::var_os(NIGHTLY).is_some() && std::env::var_os(ONLY).is_none() {
+        return each_in_a_process();
+    }
     keep_panics();
     // The first one makes what its process keeps.
     drop(runtime());
@@ -195,6 +268,16 @@ fn every_failed_call_is_survived() {
     if handfast_fabric_control::is_scripted() {
         return devices::every_failed_call_is_survived();
     }
+    if is_any_chosen(STORIES) {
+        calls_of_the_system_fail();
+    }
+    #[cfg(feature = "verbs")]
+    if is_any_chosen(stories::STORIES_OF_DEVICES) {
+        devices::pass();
+    }
+}
+
+fn calls_of_the_system_fail() {
     let mut outcome = Outcome::default();
     for (number, story) in STORIES.iter().enumerate() {
         let run = |call, turn| run(story, || calls::fail(call, turn), calls::end);
@@ -208,8 +291,5 @@ fn every_failed_call_is_survived() {
             }
         }
     }
-    println!("failed calls by story: {:?}", outcome.tried);
     outcome.check(STORIES);
-    #[cfg(feature = "verbs")]
-    devices::pass("every_failed_call_is_survived");
 }
