@@ -38,9 +38,9 @@ const TURNS_MAX: u64 = 2_000;
 const SAMPLED: u64 = 64;
 /// Set at night.
 const NIGHTLY: &str = "HANDFAST_NIGHTLY";
-/// `STORY:` or `STORY:CALL`, to run that alone, every turn.
+/// `STORY` or `STORY:CALL`, to run that alone, every turn.
 const ONLY: &str = "HANDFAST_EVERY_FAILURE";
-/// Processes at once at night, of which each runs a story. A story uses a tenth of a processor, and waits.
+/// Processes at once at night. A story uses a tenth of a processor, and waits.
 const PROCESSES: usize = 6;
 /// Begins the line of the calls that failed.
 const COUNTS: &str = "failed calls by story:";
@@ -161,58 +161,78 @@ fn is_every() -> bool {
 
 /// Whether a call of a story is tried, by `STORY:CALL`.
 fn is_chosen(name: &str) -> bool {
-    std::env::var(ONLY).ok().is_none_or(|only| name.starts_with(&only))
+    let Ok(only) = std::env::var(ONLY) else { return true };
+    name.strip_prefix(&only).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 /// Whether one of these stories is run.
 fn is_any_chosen(stories: &[Story]) -> bool {
     let Ok(only) = std::env::var(ONLY) else { return true };
-    let chosen = only.split(':').next().unwrap_or_default();
-    stories.iter().any(|story| story.name.starts_with(chosen))
+    let chosen = only.split(':').next();
+    stories.iter().any(|story| Some(story.name) == chosen)
 }
 
 /// Runs a command, which is this test in another process, and returns its counts by story.
-fn passes(command: &mut Command) -> String {
+fn passes(command: &mut Command) -> BTreeMap<String, u32> {
     command.args([TEST, "--exact", "--nocapture"]).stderr(Stdio::inherit());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{command:?}: {text}");
     let counts = text.lines().find_map(|line| Some(line.split_once(COUNTS)?.1));
-    counts.unwrap_or_default().trim_matches(['{', '}', ' ']).to_owned()
+    let counts = counts.unwrap_or_default().trim_matches(['{', '}', ' ']).split(", ");
+    let count = |text: &str| {
+        let (story, count) = text.split_once(": ")?;
+        Some((story.trim_matches('"').to_owned(), count.parse().ok()?))
+    };
+    counts.filter_map(count).collect()
 }
 
-/// Runs each story, on devices of each kind, in a process of its own.
+/// Runs each call of the system in each story, and each story on devices of each kind, in a process of its own.
 fn each_in_a_process() {
     let own = std::env::current_exe().unwrap();
-    let mut commands: Vec<_> = STORIES.iter().map(|it| (it, "", Command::new(&own))).collect();
+    let call = |story: &Story, call: &calls::Call| {
+        let mut command = Command::new(&own);
+        command.env(ONLY, format!("{}:{}", story.name, call.name));
+        ("the system", command)
+    };
+    let of_story = |story| CALLS.iter().map(move |it| (story, it));
+    let calls = STORIES.iter().flat_map(of_story);
+    let mut commands: Vec<_> = calls.map(|(story, it)| call(story, it)).collect();
     #[cfg(feature = "verbs")]
     let processes = devices::processes();
     #[cfg(feature = "verbs")]
     for (profile, process) in &processes {
-        let of_story = |it| (it, *profile, devices::command(profile, process));
-        commands.extend(stories::STORIES_OF_DEVICES.iter().map(of_story));
+        let on_device = |story: &Story| {
+            let mut command = devices::command(profile, process);
+            command.env(ONLY, story.name);
+            (*profile, command)
+        };
+        commands.extend(stories::STORIES_OF_DEVICES.iter().map(on_device));
     }
-    let count = commands.len();
-    let (waiting, passed) = (Mutex::new(commands), Mutex::new(BTreeMap::<_, Vec<_>>::new()));
+    let waiting = Mutex::new(commands);
+    let failed = Mutex::new(BTreeMap::<_, BTreeMap<_, u32>>::new());
     std::thread::scope(|scope| {
         for _ in 0..PROCESSES {
             scope.spawn(|| {
                 loop {
-                    let Some((story, profile, mut command)) = waiting.lock().unwrap().pop() else {
-                        return;
-                    };
-                    let counts = passes(command.env(ONLY, format!("{}:", story.name)));
-                    passed.lock().unwrap().entry(profile).or_default().push(counts);
+                    // The longest are the last.
+                    let next = waiting.lock().unwrap().pop();
+                    let Some((library, mut command)) = next else { return };
+                    let counts = passes(&mut command);
+                    let mut failed = failed.lock().unwrap();
+                    let of_library = failed.entry(library).or_default();
+                    for (story, count) in counts {
+                        *of_library.entry(story).or_default() += count;
+                    }
                 }
             });
         }
     });
-    let mut passed = passed.into_inner().unwrap();
-    assert_eq!(passed.values().map(Vec::len).sum::<usize>(), count);
-    for (profile, counts) in &mut passed {
-        counts.sort();
-        let on = if profile.is_empty() { "" } else { " on " };
-        println!("failed calls by story{on}{profile}: {{{}}}", counts.join(", "));
+    for (library, counts) in failed.into_inner().unwrap() {
+        println!("failed calls of {library}: {counts:?}");
+        let is_tried = |story: &&Story| counts.contains_key(story.name);
+        let tried = STORIES.iter().filter(is_tried).count();
+        assert!(library != "the system" || tried == STORIES.len(), "a story without a failure");
     }
 }
 

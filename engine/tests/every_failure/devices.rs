@@ -100,7 +100,7 @@ pub(crate) fn command(profile: &str, process: &Process) -> Command {
 /// Runs the test in a process with devices of each profile.
 pub(crate) fn pass() {
     for (profile, process) in processes() {
-        println!("{profile}: {}", passes(&mut command(profile, &process)));
+        println!("{profile}: {:?}", passes(&mut command(profile, &process)));
     }
 }
 
