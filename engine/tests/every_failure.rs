@@ -284,6 +284,7 @@ fn every_failed_call_is_survived() {
     keep_panics();
     // The first one makes what its process keeps.
     drop(runtime());
+    stories::reserve_ports();
     #[cfg(feature = "verbs")]
     if handfast_fabric_control::is_scripted() {
         return devices::every_failed_call_is_survived();

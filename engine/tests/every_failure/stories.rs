@@ -9,6 +9,7 @@ use handfast::{
 use std::future::Future;
 use std::net::TcpListener;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 const KEY: &str = "k 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -186,11 +187,22 @@ async fn restart() {
     restarted(tcp, tcp()).await;
 }
 
-/// An address with a port below those that the system gives to connections, so that none of another
-/// test takes it meanwhile.
+/// Ports of a process, below those that the system gives to connections. The last one stays bound, so that no other
+/// process of this test has the same ones.
+static PORTS: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
+    let firsts =
+        (0..125).map(|number| 12_000 + (std::process::id() as u16 % 125 + number) % 125 * 64);
+    let bound = |first| Some((TcpListener::bind(("127.0.0.1", first + 63)).ok()?, first));
+    firsts.into_iter().find_map(bound).expect("64 ports that no other process of this test has")
+});
+
+/// Reserves the ports, before a call fails.
+pub(crate) fn reserve_ports() {
+    LazyLock::force(&PORTS);
+}
+
 fn free_address() -> std::io::Result<String> {
-    let first = std::process::id() * 64;
-    let mut addresses = (first..first + 64).map(|it| format!("127.0.0.1:{}", 12_000 + it % 8_000));
+    let mut addresses = (PORTS.1..PORTS.1 + 63).map(|port| format!("127.0.0.1:{port}"));
     let free = addresses.find(|address| TcpListener::bind(address).is_ok());
     free.ok_or_else(|| std::io::ErrorKind::AddrInUse.into())
 }
