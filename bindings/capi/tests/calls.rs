@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn options() -> Options {
     Options {
@@ -588,7 +588,12 @@ fn wait_for_rest() {
         task.path() == Path::new(&own)
             || status.rsplit(')').next().is_some_and(|it| it.starts_with(" S"))
     };
+    let started = Instant::now();
     while !fs::read_dir("/proc/self/task").unwrap().flatten().all(is_asleep) {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "a thread of this process never sleeps"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
-/// Time limit of the wait for a peer's lane in [`Engine::warm`]: twice what retries of calls and of retirements take with
-/// the default timeouts.
+/// Time limit of the wait for a peer's lane in [`Engine::warm`]: a chosen value, which leaves room for several attempts of
+/// a lane with the default timeouts.
 const WARM_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Engine {
