@@ -196,20 +196,19 @@ fn each_in_a_process() {
         ("the system", command)
     };
     let of_story = |story| CALLS.iter().map(move |it| (story, it));
-    let calls = STORIES.iter().flat_map(of_story);
-    let mut commands: Vec<_> = calls.map(|(story, it)| call(story, it)).collect();
+    let commands = STORIES.iter().flat_map(of_story).map(|(story, it)| call(story, it));
     #[cfg(feature = "verbs")]
     let processes = devices::processes();
     #[cfg(feature = "verbs")]
-    for (profile, process) in &processes {
-        let on_device = |story: &Story| {
+    let commands = commands.chain(processes.iter().flat_map(|(profile, process)| {
+        let on_device = move |story: &Story| {
             let mut command = devices::command(profile, process);
             command.env(ONLY, story.name);
             (*profile, command)
         };
-        commands.extend(stories::STORIES_OF_DEVICES.iter().map(on_device));
-    }
-    let waiting = Mutex::new(commands);
+        stories::STORIES_OF_DEVICES.iter().map(on_device)
+    }));
+    let waiting = Mutex::new(commands.collect::<Vec<_>>());
     let failed = Mutex::new(BTreeMap::<_, BTreeMap<_, u32>>::new());
     std::thread::scope(|scope| {
         for _ in 0..PROCESSES {

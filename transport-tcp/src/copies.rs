@@ -24,7 +24,7 @@ impl CopyWait {
     /// Lets other tasks run until the copy may have ended. Cancel-safe.
     ///
     /// # Errors
-    /// The copy takes longer than [`COPY_WAIT_MAX`].
+    /// The copy takes longer than 30 seconds.
     pub async fn pause(&mut self) -> Result<(), TransportError> {
         if self.yields < YIELDS_MAX {
             self.yields += 1;

@@ -76,9 +76,9 @@ impl Said {
 /// an answer that nothing asked for, or with more requests than may be outstanding: a lane ends at these with
 /// the frames that came along.
 ///
-/// The first byte chooses among [`Said::ALL`]. Frames are records of a frame's kind, its region, offset,
+/// The first byte chooses among `Said::ALL`. Frames are records of a frame's kind, its region, offset,
 /// length and payload, and after a record of an unknown kind the rest as it is. Before those of an
-/// encrypted lane are the number of lengths, up to [`RECORDS_MAX`], and the lengths, of 16 bits.
+/// encrypted lane are the number of lengths, up to `RECORDS_MAX`, and the lengths, of 16 bits.
 pub fn check(bytes: &[u8]) {
     thread_local! {
         static RUNTIME: RefCell<Runtime> =

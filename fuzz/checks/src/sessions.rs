@@ -87,9 +87,9 @@ struct Case {
 /// Panics unless the receiving end reads the frames that were sealed, in their order, up to the first record
 /// that is changed or holds no frame, and ends with its connection.
 ///
-/// The head is a byte for cipher and direction, one for [`Change`], its place in two, its byte, and
+/// The head is a byte for cipher and direction, one for `Change`, its place in two, its byte, and
 /// the bytes that are sent at once. The number of records with lengths of their own follows, up to
-/// [`RECORDS_MAX`], with their lengths of 16 bits, then frames: a byte for the kind and the repetitions, the
+/// `RECORDS_MAX`, with their lengths of 16 bits, then frames: a byte for the kind and the repetitions, the
 /// length of a text, and the text. A kind past those of frames is the text alone.
 pub fn check(bytes: &[u8]) {
     thread_local! {

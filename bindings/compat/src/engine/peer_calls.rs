@@ -75,7 +75,7 @@ impl TransferEngine {
     /// Takes the notifications received since the last call.
     ///
     /// # Errors
-    /// [`Cause::Forked`].
+    /// [`Cause::Forked`](crate::Cause::Forked).
     pub fn take_notifications(&self) -> Result<Vec<Notification>, Failure> {
         self.inner.process.check()?;
         Ok(self.inner.engine.take_notifications())
