@@ -6,6 +6,7 @@
 
 mod chopped;
 mod clock;
+mod crowded;
 mod entropy;
 mod ledger;
 mod legacy;

@@ -30,7 +30,7 @@ const TESTS: [(&str, &str); 23] = [
     ("HoldForgotten", "owner_at_lane_limit_serves_callers_in_turn"),
     ("UsesIgnored", "owner_evicts_the_lane_of_an_idle_peer"),
     ("GivenUpAtOnce", "lane_limit_evicts_the_longest_idle"),
-    ("LookedForEver", "lanes_rotate_among_callers_at_a_bounded_rate"),
+    ("LookedForEver", "busy_callers_take_turns_at_the_lane_limit"),
     ("NicsApart", "half_open_flood_is_bounded_and_reclaimed"),
     ("PeersTogether", "half_open_flood_is_bounded_and_reclaimed"),
     ("BegunRefused", "half_open_flood_is_bounded_and_reclaimed"),
@@ -53,7 +53,8 @@ const TESTS_WITH_VERBS: [(&str, &str); 6] = [
 /// Runs the named tests without a variant, where they pass, and each with its variant, where it fails.
 pub(crate) fn step(project: &Project, deadline: Instant) -> Outcome {
     let features = Features::with_verbs(project, deadline).ok();
-    let mut words = vec!["test", "--package", "handfast", "--lib", "--test", "stories"];
+    let mut words =
+        vec!["test", "--package", "handfast", "--lib", "--test", "stories", "--test", "sweeps"];
     words.extend(features.iter().flat_map(|_| ["--features", "verbs"]));
     let run = |planted: Option<&str>, tests: &[&str]| -> Result<String> {
         let mut command = cargo_with_variants(project, &[&words[..], &["--"], tests].concat())?;
