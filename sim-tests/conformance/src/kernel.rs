@@ -117,6 +117,32 @@ impl Kernel {
         self.ends[side as usize] = Some(End::open(side, entries)?);
         Ok(())
     }
+
+    /// Waits until the GID table shows a change of the side's IPv4 address: the kernel changes it later.
+    fn wait_for_address(&mut self, side: Side, is_there: bool) -> Outcome<()> {
+        let (began, wanted) = (Instant::now(), network::address(side));
+        while began.elapsed() < ENDS_MAX {
+            let entries = self.end(side)?.nic.gids().map_err(failed)?;
+            if entries.iter().any(|entry| entry.address == wanted) == is_there {
+                return Ok(());
+            }
+            sleep(LOOK);
+        }
+        Err(failed("the GID table does not show the change of the address"))
+    }
+
+    /// Waits until a queue pair of the side is in ERR, for [`QUIET`] at most: the kernel reports a failed request
+    /// before its queue pair changes.
+    fn wait_for_error(&mut self, side: Side) -> Outcome<()> {
+        let began = Instant::now();
+        let has_failed = |pair: &Pair| {
+            pair.queue_pair.as_ref().is_some_and(|it| it.state() == Ok(QpState::Err as u32))
+        };
+        while !self.end(side)?.pairs.values().any(has_failed) && began.elapsed() < QUIET {
+            sleep(LOOK);
+        }
+        Ok(())
+    }
 }
 
 impl End {
@@ -283,6 +309,11 @@ impl VerbsArm for Kernel {
 
     fn poll(&mut self, side: Side) -> Outcome<Option<Ended>> {
         let completion = self.end(side)?.nic.poll().map_err(failed)?;
+        if completion.as_ref().is_some_and(|it| it.status != 0)
+            && matches!(self.between, Between::Link(_))
+        {
+            self.wait_for_error(side)?;
+        }
         Ok(completion.map(|completion| Ended {
             id: completion.name,
             status: completion.status,
@@ -318,7 +349,14 @@ impl VerbsArm for Kernel {
 
     fn disturb(&mut self, side: Side, disturbance: Disturbance) -> Outcome<()> {
         match &mut self.between {
-            Between::Link(network) => network.disturb(side, disturbance),
+            Between::Link(network) => {
+                network.disturb(side, disturbance)?;
+                match disturbance {
+                    Disturbance::AddressLeaves => self.wait_for_address(side, false),
+                    Disturbance::AddressReturns => self.wait_for_address(side, true),
+                    _ => Ok(()),
+                }
+            }
             Between::Switch(switch) => {
                 let place = self.ends[side as usize].as_mut().map(|end| end.place(side, Own::Ipv4));
                 switch.disturb(side, disturbance, place.transpose()?.unwrap_or(1))
