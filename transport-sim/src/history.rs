@@ -34,7 +34,7 @@ pub(crate) struct History {
     /// A message was lost, or will never be answered.
     pub(crate) lost: bool,
     /// Lanes that may repeat their last call by a timer: the peer has asked for that, their answer met
-    /// nobody that it is for, or the peer has closed the lifecycle that they are offered to.
+    /// nobody that it is for, or the peer has closed the lifecycle that they are offered to, or given up after it.
     deferred: Vec<LaneId>,
     /// Lifecycles that failed since the last success, or since the demand began.
     failures: Vec<(usize, NicPath, u32)>,
@@ -120,19 +120,27 @@ impl World {
                 let lanes = self.sites[host].node.lifecycles().filter(|(_, _, to, _)| *to == path);
                 let lanes: Vec<LaneId> = lanes.map(|(own, ..)| (host, own)).collect();
                 self.history.closed.extend(lanes);
-                self.remember_closed_offer(host, path);
+                let is_unconnected =
+                    |state| matches!(state, StateKind::Fencing | StateKind::Connecting);
+                self.remember_ended_offers(host, path, is_unconnected);
             }
             _ => {}
         }
     }
 
-    /// Records the offers that a close ends. A close before the end of Connect retires at once, without a
-    /// message (rule H11), so a lane that has offered itself, and has no call under way, waits for its timer.
-    fn remember_closed_offer(&mut self, site: usize, path: &NicPath) {
-        let ending = self.sites[site].node.lifecycles().filter_map(|(_, state, to, remote)| {
-            let unconnected = matches!(state, StateKind::Fencing | StateKind::Connecting);
-            remote.filter(|_| unconnected && to == path)
-        });
+    /// Records the offers that end with the lifecycles in some states. A close before the end of Connect retires at
+    /// once, without a message (rule H11), as a Connect that fails does. A lane that has offered itself to such a
+    /// lifecycle, and has no call under way, waits for its timer.
+    fn remember_ended_offers(
+        &mut self,
+        site: usize,
+        path: &NicPath,
+        ends: impl Fn(StateKind) -> bool,
+    ) {
+        let ending = self.sites[site]
+            .node
+            .lifecycles()
+            .filter_map(|(_, state, to, remote)| remote.filter(|_| ends(state) && to == path));
         let offers = ending.filter_map(|remote| {
             let mut sites = self.sites.iter();
             let peer = self.host(sites.position(|at| at.incarnation == remote.incarnation)?);
@@ -141,6 +149,12 @@ impl World {
         });
         let offers: Vec<LaneId> = offers.collect();
         self.history.deferred.extend(offers);
+    }
+
+    /// Records that a node gives a demand up. It opens nothing more after the lifecycle that has failed last, which
+    /// still retires.
+    pub(crate) fn remember_given_up(&mut self, site: usize, path: &NicPath) {
+        self.remember_ended_offers(site, path, |state| state == StateKind::Retiring);
     }
 
     /// Records a call of a node.

@@ -10,8 +10,7 @@ use tokio::task::JoinSet;
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
-/// Time limit of the wait for a peer's lane in [`Engine::warm`]: a chosen value, which leaves room for several attempts of
-/// a lane with the default timeouts.
+/// Time limit of the wait for a peer's lane in [`Engine::warm`]: a chosen value.
 const WARM_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Engine {

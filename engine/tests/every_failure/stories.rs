@@ -201,6 +201,7 @@ pub(crate) fn reserve_ports() {
     LazyLock::force(&PORTS);
 }
 
+/// Returns an address of the window of ports that nobody listens at.
 fn free_address() -> std::io::Result<String> {
     let mut addresses = (PORTS.1..PORTS.1 + 63).map(|port| format!("127.0.0.1:{port}"));
     let free = addresses.find(|address| TcpListener::bind(address).is_ok());

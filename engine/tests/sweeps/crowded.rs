@@ -16,7 +16,7 @@ const CALLERS: usize = 4;
 const LANES_MAX: usize = 2;
 const OWNER: &str = "owner";
 const LISTEN: &str = "0.0.0.0:7411";
-/// Time of the callers at work. The last caller waits 4 s.
+/// Time of the callers at work.
 const WORK: Duration = Duration::from_secs(6);
 const RUN_MAX: Duration = Duration::from_secs(60);
 
@@ -63,7 +63,7 @@ fn busy_callers_take_turns_at_the_lane_limit() {
     let done = done.lock().unwrap();
     assert!(done.len() == CALLERS && done.iter().all(|writes| *writes > 0), "{done:?}");
     let evicted = owner.lock().unwrap().as_ref().unwrap().counters().lanes_evicted;
-    // A lane is held for 0.25, 0.25, 0.5, 0.5 and then 1 s.
+    // A lane is held for 0.25, 0.25, 0.5, 0.5 and then 1 s: at most nine times in that time.
     assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }
 

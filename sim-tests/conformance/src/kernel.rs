@@ -128,7 +128,9 @@ impl Kernel {
             }
             sleep(LOOK);
         }
-        Err(failed("the GID table does not show the change of the address"))
+        Err(failed(
+            "the GID table does not show the change of the address; look for the network device with `rdma link`",
+        ))
     }
 
     /// Waits until a queue pair of the side is in ERR, for [`QUIET`] at most: the kernel reports a failed request

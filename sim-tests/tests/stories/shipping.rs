@@ -5,7 +5,7 @@ use handfast_core::node::{Limits, StateKind, TRANSITIONS, TimerKind, Transition,
 use handfast_core::wire::RefusalReason;
 use handfast_core::{Node, NodeConfig};
 use handfast_sim::sweep::Random;
-use handfast_sim::{Case, Coverage, Ending, Explorer, Healer, Line, Report, Scenario};
+use handfast_sim::{Case, Coverage, Ending, Explorer, Healer, Line, Report, Scenario, Schedule};
 use handfast_transport_sim::{Demand, Faults, Operations, Oracle, Setup, Step};
 use sim_tests::{assert_document, assert_snapshot};
 use std::fmt::Write as _;
@@ -159,6 +159,32 @@ fn answer_to_a_dead_process_excuses_its_lane_alone() {
         world.apply(&choices[place], &mut Step::default());
     }
     assert!(world.judges_promptness());
+    let healing = Healer::once(&[]).settle(&world);
+    assert!(healing.is_ok(), "{healing:?}");
+}
+
+/// A node that gives a demand up opens nothing after its last lifecycle. A lane of the peer that was offered to that
+/// lifecycle, and whose own call an earlier one has answered, repeats the call by its timer. Promptness of all
+/// other lanes is judged after it, too.
+#[test]
+fn given_up_demand_excuses_the_lane_offered_to_it() {
+    // Slices of the first to the second are lost until the first has given up twice; the devices report it.
+    const LINE: &str = "hf2:SimultaneousOpen:strict,Write,ax:-:3x1200:a:\
+                        eEDBBBBBBBBBBBBBBAAAAAAAAAAC:2d0b7e55:c4c2f67a";
+    let line: Line = LINE.parse().unwrap();
+    let Schedule::Events { places, .. } = &line.schedule else { panic!("no events") };
+    let mut world = line.case.start();
+    let mut choices = Vec::new();
+    let mut step = Step::default();
+    for place in places {
+        world.actions(&mut choices);
+        world.apply(&choices[*place], &mut step);
+    }
+    assert_eq!(world.demand(0, 1), Demand::Reported);
+    assert!(world.node(1).timers().any(|(.., kind)| kind == TimerKind::RequestRetry));
+    assert!(world.judges_promptness());
+    world.check(&mut step.violations);
+    assert!(step.violations.is_empty(), "{:?}", step.violations);
     let healing = Healer::once(&[]).settle(&world);
     assert!(healing.is_ok(), "{healing:?}");
 }
