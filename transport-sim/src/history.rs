@@ -35,9 +35,10 @@ pub(crate) struct History {
     pub(crate) lost: bool,
     /// Lanes that may repeat their last call by a timer: the peer has asked for that, their answer met
     /// nobody that it is for, or the peer has closed the lifecycle that they are offered to, or given up after it.
+    /// Their next call ends the excuse.
     deferred: Vec<LaneId>,
-    /// Lifecycles that failed since the last success, or since the demand began.
-    failures: Vec<(usize, NicPath, u32)>,
+    /// The lifecycles that failed since the last success, or since the demand began: how many, and the last.
+    failures: Vec<(usize, NicPath, Failures)>,
     /// Lanes that existed when the application closed their path.
     closed: Vec<LaneId>,
     /// Sites and their peers, an operation or call of which outlasted all calls of a lane.
@@ -45,22 +46,29 @@ pub(crate) struct History {
     pub(crate) spent: Spent,
 }
 
+/// Lifecycles of a demand that failed in a row.
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    last: Lifecycle,
+}
+
 copied!(History { shared: ; lists: ; rest: lost, deferred, failures, closed, outlasted, spent });
 
 impl History {
-    fn failures(&self, site: usize, peer: &NicPath) -> u32 {
+    fn failures(&self, site: usize, peer: &NicPath) -> Option<Failures> {
         let of = self.failures.iter().find(|(at, path, _)| (*at, path) == (site, peer));
-        of.map_or(0, |(.., count)| *count)
+        of.map(|(.., failures)| *failures)
     }
 
     fn forget_failures(&mut self, site: usize, peer: &NicPath) {
         self.failures.retain(|(at, path, _)| (*at, path) != (site, peer));
     }
 
-    fn count_failure(&mut self, site: usize, peer: &NicPath) {
-        let count = self.failures(site, peer) + 1;
+    fn count_failure(&mut self, site: usize, peer: &NicPath, last: Lifecycle) {
+        let count = self.failures(site, peer).map_or(1, |failures| failures.count + 1);
         self.forget_failures(site, peer);
-        self.failures.push((site, peer.clone(), count));
+        self.failures.push((site, peer.clone(), Failures { count, last }));
     }
 
     fn remember_outlasted(&mut self, site: usize, peer: &NicPath) {
@@ -120,27 +128,28 @@ impl World {
                 let lanes = self.sites[host].node.lifecycles().filter(|(_, _, to, _)| *to == path);
                 let lanes: Vec<LaneId> = lanes.map(|(own, ..)| (host, own)).collect();
                 self.history.closed.extend(lanes);
-                let is_unconnected =
-                    |state| matches!(state, StateKind::Fencing | StateKind::Connecting);
-                self.remember_ended_offers(host, path, is_unconnected);
+                self.remember_ended_offers(host, path, |_, state| {
+                    matches!(state, StateKind::Fencing | StateKind::Connecting)
+                });
             }
             _ => {}
         }
     }
 
-    /// Records the offers that end with the lifecycles in some states. A close before the end of Connect retires at
+    /// Records the offers that end with some lifecycles. A close before the end of Connect retires at
     /// once, without a message (rule H11), as a Connect that fails does. A lane that has offered itself to such a
     /// lifecycle, and has no call under way, waits for its timer.
     fn remember_ended_offers(
         &mut self,
         site: usize,
         path: &NicPath,
-        ends: impl Fn(StateKind) -> bool,
+        ends: impl Fn(Lifecycle, StateKind) -> bool,
     ) {
         let ending = self.sites[site]
             .node
             .lifecycles()
-            .filter_map(|(_, state, to, remote)| remote.filter(|_| ends(state) && to == path));
+            .filter(|(own, state, to, _)| *to == path && ends(*own, *state))
+            .filter_map(|(.., remote)| remote);
         let offers = ending.filter_map(|remote| {
             let mut sites = self.sites.iter();
             let peer = self.host(sites.position(|at| at.incarnation == remote.incarnation)?);
@@ -151,10 +160,10 @@ impl World {
         self.history.deferred.extend(offers);
     }
 
-    /// Records that a node gives a demand up. It opens nothing more after the lifecycle that has failed last, which
-    /// still retires.
+    /// Records that a node gives a demand up. It opens nothing after the lifecycle that has failed last.
     pub(crate) fn remember_given_up(&mut self, site: usize, path: &NicPath) {
-        self.remember_ended_offers(site, path, |state| state == StateKind::Retiring);
+        let Some(Failures { last, .. }) = self.history.failures(site, path) else { return };
+        self.remember_ended_offers(site, path, |own, _| own == last);
     }
 
     /// Records a call of a node.
@@ -189,7 +198,7 @@ impl World {
         (peer, failure): (&NicPath, &Failure),
     ) {
         if !matches!(failure, Failure::Closed | Failure::Evicted) {
-            self.history.count_failure(site, peer);
+            self.history.count_failure(site, peer, own);
         }
         if *failure != Failure::Silent {
             return;
@@ -235,7 +244,7 @@ impl World {
         failure: &Failure,
         step: &mut Step,
     ) {
-        let count = self.history.failures(site, peer);
+        let count = self.history.failures(site, peer).map_or(0, |failures| failures.count);
         self.history.forget_failures(site, peer);
         let opens_max = self.setup.limits.opens_max;
         if is_lasting(failure) || matches!(failure, Failure::Limit(_)) || count > opens_max {

@@ -668,8 +668,8 @@ impl World {
 
     pub(crate) fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, failure } = &event {
-            self.check_justified(site, peer, failure, step);
             self.remember_given_up(site, peer);
+            self.check_justified(site, peer, failure, step);
             let own = self.nic_of(site, peer);
             let peers: Vec<usize> =
                 (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
