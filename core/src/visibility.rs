@@ -63,7 +63,7 @@ impl<W> Unseen<W> {
 }
 
 /// Answers of a peer after which queue pairs take several slices at a time again.
-const APART_ANSWERS: u32 = 256;
+pub const APART_ANSWERS: u32 = 256;
 /// Peers whose slices go one at a time; one more displaces the one with the fewest answers left.
 pub const PEERS_APART_MAX: usize = 1_024;
 
@@ -72,7 +72,7 @@ pub const PEERS_APART_MAX: usize = 1_024;
 ///
 /// The peer answers nothing behind the request that it refuses. A read behind several writes does not say
 /// which of them that was: the lane charges nobody, and queue pairs of the next lanes to that peer take one slice at
-/// a time. The first that they lose is the refused one. After 256 answers they take several again.
+/// a time. The first that they lose is the refused one. After [`APART_ANSWERS`] they take several again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refusals {
     /// Answers that are left, by the name of the peer.

@@ -10,7 +10,6 @@ use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 fn limited(change: impl FnOnce(&mut EngineLimits)) -> handfast::Builder {
@@ -227,31 +226,6 @@ async fn owner_at_lane_limit_serves_callers_in_turn() {
     }
     assert_eq!(owner.engine.counters().lanes_evicted, 5);
     assert!(began.elapsed() >= 5 * Duration::from_millis(250), "each has its lane for a while");
-}
-
-/// With more callers than lanes each gets its turn, at a bounded rate of evictions.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_rotate_among_callers_at_a_bounded_rate() {
-    let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
-    let owner = Owner::start_from(small, 10_000).await;
-    let until = Instant::now() + Duration::from_millis(2_000);
-    let mut callers = JoinSet::new();
-    for _ in 0..4 {
-        let (user, name) = (user().await, owner.segment());
-        callers.spawn(async move {
-            let segment = user.open(&name).await.unwrap();
-            let (block, mut done) = (pattern(1_000, 1), 0u32);
-            while Instant::now() < until {
-                done += u32::from(segment.write(&block.whole(), 0).await.is_ok());
-            }
-            done
-        });
-    }
-    let done = timeout(PATIENCE, callers.join_all()).await.unwrap();
-    assert!(done.iter().all(|writes| *writes > 0), "{done:?}");
-    // Two lanes at a time, for 0.25, 0.25, 0.5, 0.5 and then 1 s each; the last caller waits 4 s.
-    let evicted = owner.engine.counters().lanes_evicted;
-    assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }
 
 /// An owner evicts the lane of an idle peer. It sees the requests of peers over TCP alone. A busy peer whose

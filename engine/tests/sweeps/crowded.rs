@@ -63,7 +63,7 @@ fn busy_callers_take_turns_at_the_lane_limit() {
     let done = done.lock().unwrap();
     assert!(done.len() == CALLERS && done.iter().all(|writes| *writes > 0), "{done:?}");
     let evicted = owner.lock().unwrap().as_ref().unwrap().counters().lanes_evicted;
-    // A lane is held for 0.25, 0.25, 0.5, 0.5 and then 1 s: at most nine times in that time.
+    // A lane is held for 0.25, 0.25, 0.5, 0.5 and then 1 s: at most nine times in [`WORK`].
     assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }
 

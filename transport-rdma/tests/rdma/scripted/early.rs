@@ -5,6 +5,7 @@ use super::{on, sites, until};
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
+use handfast_core::visibility::APART_ANSWERS;
 use handfast_fabric_control::Fabric;
 use handfast_transport::{CompletionStatus, DataPath, Direction, Sent, SliceId};
 use handfast_transport_rdma::NicConfig;
@@ -148,9 +149,8 @@ fn broken_send_charges_no_write() {
     });
 }
 
-/// Slices that are posted at once, and those after which a peer is trusted again.
+/// Slices that are posted at once.
 const SEVERAL: usize = 8;
-const APART_ANSWERS: usize = 256;
 
 /// A lane with unanswered writes ends by `end`, or by its retirement alone: no write is charged, and a later lane
 /// takes several at a time.
@@ -196,7 +196,7 @@ fn packets_of_several(
 }
 
 /// A lane to a peer that has refused a write takes as many slices as others, and sends one at a time, with the read
-/// behind it, until the peer has answered 256 writes or reads: then it sends several.
+/// behind it, until the peer has answered [`APART_ANSWERS`] writes or reads: then it sends several.
 #[test]
 fn lane_sends_several_slices_once_its_peer_answers() {
     let name = "early::lane_sends_several_slices_once_its_peer_answers";
@@ -207,7 +207,7 @@ fn lane_sends_several_slices_once_its_peer_answers() {
             connect_lane(&one, &other, LANE, 1);
             assert_eq!(one.nic.lane_depth(LANE), Some(config("rxe0").depth));
             assert!(packets_of_several(fabric, (&one, &other), LANE, |held| held == 2));
-            for _ in 0..APART_ANSWERS / SEVERAL {
+            for _ in 0..APART_ANSWERS as usize / SEVERAL {
                 one.told.forget();
                 let slice = |number| one.posting(&other, number, direction, 0, 64);
                 one.nic.post(LANE, &mut (0..SEVERAL as u64).map(slice).collect());
