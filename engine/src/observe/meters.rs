@@ -23,7 +23,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Maximum peers with counters of their own; all others share one set.
+/// Maximum peers with counters of their own. One more displaces the peer without a demand or a lane that began
+/// longest ago; with none of these it shares a set with others.
 pub const METERED_PEERS_MAX: usize = 1_024;
 /// Maximum peers whose last lane's cause of end is remembered.
 const ENDS_MAX: usize = 65_536;
@@ -68,10 +69,45 @@ impl PeerMeters {
 
 /// Counters of all peers.
 pub(crate) struct Meters {
-    peers: Mutex<BTreeMap<NicPath, Arc<PeerMeters>>>,
+    peers: Mutex<Rows>,
     other: Arc<PeerMeters>,
     peers_max: usize,
     lanes: Mutex<Lanes>,
+}
+
+/// Peers with counters of their own.
+#[derive(Default)]
+struct Rows {
+    places: BTreeMap<NicPath, u64>,
+    /// In the order of their last demand or lane.
+    begun: BTreeMap<u64, (NicPath, Arc<PeerMeters>)>,
+    next: u64,
+}
+
+impl Rows {
+    fn get(&self, path: &NicPath) -> Option<&Arc<PeerMeters>> {
+        self.begun.get(self.places.get(path)?).map(|(_, meters)| meters)
+    }
+
+    /// Begins a demand or a lane of a peer; `None` if all rows are in use.
+    fn begin(&mut self, path: &NicPath, peers_max: usize) -> Option<Arc<PeerMeters>> {
+        let known = self.places.get(path).and_then(|place| self.begun.remove(place));
+        if known.is_none() && self.begun.len() >= peers_max && !self.displace() {
+            return None;
+        }
+        let (_, meters) = known.unwrap_or_else(|| (path.clone(), Arc::default()));
+        self.places.insert(path.clone(), self.next);
+        self.begun.insert(self.next, (path.clone(), meters.clone()));
+        self.next += 1;
+        Some(meters)
+    }
+
+    /// Drops the row without a demand or a lane that began first; false if there is none.
+    fn displace(&mut self) -> bool {
+        let unused = self.begun.iter().find(|(_, (_, meters))| Arc::strong_count(meters) == 1);
+        let displaced = unused.map(|(place, _)| *place).and_then(|it| self.begun.remove(&it));
+        displaced.is_some_and(|(path, _)| self.places.remove(&path).is_some())
+    }
 }
 
 /// State of the driver's task alone.
@@ -94,17 +130,12 @@ impl Meters {
         Self { peers: Mutex::default(), other: Arc::default(), peers_max, lanes: Mutex::default() }
     }
 
-    /// Returns the metrics of a peer with a demand or a lane. Past the limit peers share one row,
-    /// so that a caller with invented names cannot exhaust memory.
+    /// Returns the metrics of a peer with a demand or a lane, which count in their row as long as the caller has
+    /// them. Past [`METERED_PEERS_MAX`] rows in use peers share one, so that a caller with invented names exhausts no
+    /// memory.
     pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
-        let mut peers = self.peers.lock();
-        if let Some(known) = peers.get(path) {
-            return known.clone();
-        }
-        if peers.len() >= self.peers_max {
-            return self.other.clone();
-        }
-        peers.entry(path.clone()).or_default().clone()
+        let row = self.peers.lock().begin(path, self.peers_max);
+        row.unwrap_or_else(|| self.other.clone())
     }
 
     /// The metrics of any sender, known or not.
@@ -115,7 +146,7 @@ impl Meters {
     /// The state of every peer with its own counters, and of the shared set.
     pub(crate) fn all(&self) -> (BTreeMap<String, PeerState>, PeerState) {
         let peers = self.peers.lock();
-        let each = peers.iter().map(|(path, meters)| (path.to_string(), meters.state()));
+        let each = peers.begun.values().map(|(path, meters)| (path.to_string(), meters.state()));
         (each.collect(), self.other.state())
     }
 
@@ -276,6 +307,23 @@ mod tests {
         message.op = Op::Reply;
         meters.on_answer_sent(&message);
         assert_eq!(metered.state().refusals_sent.values().sum::<u64>(), reasons.len() as u64);
+    }
+
+    /// Names that come and go keep no row from a peer, and take none that counts.
+    #[test]
+    fn peer_past_the_limit_displaces_one_without_a_lane() {
+        let meters = Meters::new(2);
+        meters.on_lane_up(Lifecycle(1), &path("a"));
+        for (lane, name) in (2..).zip(["b", "c", "d"]) {
+            meters.on_lane_up(Lifecycle(lane), &path(name));
+            meters.on_event(&ended(&path(name), lane, Failure::Quiesced));
+        }
+        meters.on_event(&ended(&path("a"), 1, Failure::Quiesced));
+        let names = |meters: &Meters| meters.all().0.into_keys().collect::<Vec<_>>();
+        assert_eq!(names(&meters), ["a@tcp", "d@tcp"]);
+        meters.on_lane_up(Lifecycle(5), &path("e"));
+        assert_eq!(names(&meters), ["d@tcp", "e@tcp"], "the lane of d began after that of a");
+        assert_eq!(meters.all().1.handshakes_established, 0);
     }
 
     /// Peers past the limit share a row, and strangers get none.
