@@ -44,7 +44,12 @@ use failure::{Failure, Outcome};
 use handfast_environment::Environment;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The log target of refused peers.
+const AUDIT: &str = "handfast::audit";
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
@@ -53,30 +58,36 @@ pub fn main() -> ExitCode {
     ExitCode::from(ended(run(arguments.command)))
 }
 
-/// The level of `MC_LOG_LEVEL`.
-fn of_variable(level: Option<&str>) -> LevelFilter {
+fn all(level: LevelFilter) -> Targets {
+    Targets::new().with_default(level)
+}
+
+/// The log by `MC_LOG_LEVEL`. Without it errors and refused peers.
+fn of_variable(level: Option<&str>) -> Targets {
     match level {
-        Some("TRACE") => LevelFilter::TRACE,
-        Some("INFO") => LevelFilter::INFO,
-        Some("WARNING") => LevelFilter::WARN,
-        _ => LevelFilter::ERROR,
+        Some("TRACE") => all(LevelFilter::TRACE),
+        Some("INFO") => all(LevelFilter::INFO),
+        Some("WARNING") => all(LevelFilter::WARN),
+        Some(_) => all(LevelFilter::ERROR),
+        None => all(LevelFilter::ERROR).with_target(AUDIT, LevelFilter::WARN),
     }
 }
 
 /// Logs to standard error, from the first call on.
 fn log(verbose: u8) {
-    let level = match verbose {
+    let shown = match verbose {
         // The command that uses a malformed value reports it.
-        0 => Environment::read().map_or(LevelFilter::ERROR, |it| of_variable(it.log_level())),
-        1 => LevelFilter::INFO,
-        2 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
+        0 => {
+            Environment::read().map_or_else(|_| of_variable(None), |it| of_variable(it.log_level()))
+        }
+        1 => all(LevelFilter::INFO),
+        2 => all(LevelFilter::DEBUG),
+        _ => all(LevelFilter::TRACE),
     };
-    let logged = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .try_init();
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    let logged = tracing_subscriber::registry().with(shown).with(lines).try_init();
     // An error means that an earlier call did.
     let _ = logged;
 }
@@ -124,6 +135,27 @@ fn ended(outcome: Outcome) -> u8 {
                 None => output::note(format_args!("error: {failure}")),
             }
             failure.exit_code()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn refused_peers_are_shown_unless_a_level_is_chosen() {
+        for (level, audit, other) in [
+            (None, true, false),
+            (Some("ERROR"), false, false),
+            (Some("WARNING"), true, true),
+            (Some("INFO"), true, true),
+        ] {
+            let shown = of_variable(level);
+            assert_eq!(shown.would_enable(AUDIT, &Level::WARN), audit, "{level:?}");
+            assert_eq!(shown.would_enable("handfast", &Level::WARN), other, "{level:?}");
+            assert!(shown.would_enable("handfast", &Level::ERROR), "{level:?}");
         }
     }
 }

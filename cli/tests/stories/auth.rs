@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tls")]
 use crate::certificates::Authority;
-use crate::helpers::{Folder, PROGRAM, Server, contains, run};
+use crate::helpers::{Folder, PROGRAM, Server, contains, run, until};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -35,6 +35,22 @@ fn program_with_a_key_moves_bytes_and_no_other() {
     let plain = Server::start(&["--memory", "m=1M"]);
     let to = format!("{}/m", plain.address);
     run(&["put", &file, &to, "--auth", &key]).failed(3, &["it has no keys", "[AUTH-REQUIRED]"]);
+}
+
+/// A server shows refused peers at the default level of its log.
+#[test]
+fn server_shows_refused_peers() {
+    let folder = Folder::new();
+    let (key, errors) = (keys(&folder, "key", KEY), folder.join("errors"));
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--until-stdin-ends", "--listen", "127.0.0.1:0", "--memory", "m=1M"]);
+    command.args(["--auth", &key]).stderr(fs::File::create(&errors).unwrap());
+    command.env_remove("MC_LOG_LEVEL").env("NO_COLOR", "1");
+    let server = Server::spawn(command);
+    run(&["get", &server.at("m:0,1"), &folder.name("copy")]).failed(3, &["[AUTH-REQUIRED]"]);
+    let is_shown =
+        |text: &str| text.contains("WARN handfast::audit: a peer without a valid proof is refused");
+    until("a line of the refused peer", || is_shown(&fs::read_to_string(&errors).unwrap()));
 }
 
 /// Bytes go between programs with certificates of one authority, and keys are refused with the reason.

@@ -11,6 +11,7 @@ use crate::data::local::LocalRegion;
 use crate::data::regions::{MissingKey, Reach, Regions};
 use crate::data::transport::{Offer, Transport};
 use crate::error::{Cause, Error};
+use crate::observe::audit::AUDIT;
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use crate::time::Clock;
@@ -153,7 +154,7 @@ impl Answers {
         if !from.admits(&message.from.node, message.sender.incarnation) {
             if let Some(unreported) = self.refused() {
                 let (peer, named) = (from.peer(), &message.from);
-                warn!(?peer, %named, unreported, "a message in another's name refused");
+                warn!(target: AUDIT, ?peer, %named, unreported, "a message in another's name refused");
             }
             let detail = "the message names another node than the one that proved its key";
             return Some(self.refusal(message, detail.to_owned()).encode());
@@ -161,7 +162,7 @@ impl Answers {
         let sealing = check_sealing(self.seals, message.body.is_sealed());
         if let (Op::Request, Err(mismatch)) = (message.op, sealing) {
             if let Some(unreported) = self.refused() {
-                warn!(peer = %message.from, %mismatch, unreported, "a lane is refused");
+                warn!(target: AUDIT, peer = %message.from, %mismatch, unreported, "a lane is refused");
             }
             let mut refusal = self.refusal(message, mismatch.of_peer().to_string());
             refusal.refusal.iter_mut().for_each(|it| it.reason = RefusalReason::Encryption);
@@ -281,7 +282,7 @@ impl Answers {
         if !self.administrators.admits(from.requester()) {
             if let Some(unreported) = self.refused() {
                 let peer = from.peer();
-                warn!(target: "handfast::audit", ?peer, ?request, unreported, "no administrator");
+                warn!(target: AUDIT, ?peer, ?request, unreported, "no administrator");
             }
             let name = from.peer().map(|peer| format!("'{}'", peer.name));
             let detail = format!(

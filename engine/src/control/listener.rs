@@ -3,6 +3,7 @@
 use super::auth::{Accepted, Caller, Keys};
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{CallState, Places, Stop, accept};
+use crate::observe::audit::AUDIT;
 use crate::observe::counters::{Counters, Counts};
 use crate::time::{Clock as _, TokioClock};
 use handfast_core::auth::{AUTH_MAGIC, Inbound};
@@ -138,7 +139,8 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
                     let (clock, pace) = &*reports;
                     let report = pace.lock().handle_refusal(clock.now());
                     if let Some(unreported) = report {
-                        warn!(%from, %ending, unreported, "a peer that proves no key was refused");
+                        let in_its_terms = &ending;
+                        warn!(target: AUDIT, %from, %in_its_terms, unreported, "a peer without a valid proof is refused");
                     }
                 } else {
                     debug!(%from, %ending, "connection ended without a call");

@@ -10,6 +10,9 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use tokio::sync::broadcast;
 
+/// The log target of refused peers.
+pub(crate) const AUDIT: &str = "handfast::audit";
+
 /// Counts every refusal, and reports as many as [`AuditPace`] allows.
 pub(crate) struct Audit {
     counts: Arc<Counts>,
@@ -49,7 +52,7 @@ impl RegionWatch for Audit {
         let segment = self.regions.upgrade().and_then(|regions| regions.name_of(key));
         let segment = segment.as_deref().map(str::to_owned);
         tracing::warn!(
-            target: "handfast::audit",
+            target: AUDIT,
             peer = peer.as_ref().map(handfast_core::NodeName::as_str),
             segment,
             ?direction,

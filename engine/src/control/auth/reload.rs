@@ -12,7 +12,7 @@ use handfast_core::policy::Administrators;
 use handfast_core::transport::Side;
 use handfast_core::{Duration, NodeName};
 use std::sync::{Arc, Weak};
-use tracing::{info, warn};
+use tracing::{error, info};
 
 /// Shortest interval of looks at the files.
 const INTERVAL_MIN: Duration = Duration(1_000_000);
@@ -143,7 +143,7 @@ fn report(outcome: &Outcome, loaded: &Loaded, reported: &mut Option<String>, cou
     let text = error.to_string();
     if reported.as_ref() != Some(&text) {
         counts.update(|it| it.auth_changes_unusable += 1);
-        warn!(%error, "{files} have changed and cannot be used as they are; {rest}");
+        error!(%error, "{files} have changed and cannot be used as they are; {rest}");
         *reported = Some(text);
     }
 }
@@ -237,7 +237,7 @@ fn recheck(keys: &Keys) {
     let current = keys.current();
     let Some(certificates) = &current.certificates else { return };
     if let Some(fault) = certificates.fault_now() {
-        warn!(%fault, "this node's own certificate is refused by its peers");
+        error!(%fault, "this node's own certificate is refused by its peers");
     }
     keys.look_again();
 }
