@@ -12,8 +12,8 @@
  *   7 overlapping memory, 200 an unreachable peer or store, 201 a refused connection,
  *   202 a device, 302 registration. Negative ones are the same numbers.
  *   NULL, text that is not UTF-8 or longer than 1 MiB, and handles and ids that never existed or
- *   are gone are failures too. Nothing is printed, unless the environment has HANDFAST_LOG=1:
- *   then each failure writes a line to standard error.
+ *   are gone are failures too. An engine that other machines reach without keys writes a warning
+ *   to standard error at its start. With HANDFAST_LOG=1 in the environment each failure writes a line.
  *
  * Ownership
  *   Text and arrays that are passed in are copied before a function returns. Registered memory

@@ -1,6 +1,6 @@
 //! Engines by handle.
 
-use crate::outcome::log;
+use crate::outcome::{log, say};
 use crate::segments::Segments;
 use handfast::TransportChoice;
 use handfast_compat::{Engines, Failure, Options, TransferEngine};
@@ -84,7 +84,9 @@ impl Node {
             };
         }
         let engine = TransferEngine::start(&options)?;
-        for warning in engine.warnings() {
+        let openness = engine.openness();
+        openness.iter().for_each(|it| say(format_args!("warning: {it}")));
+        for warning in engine.warnings().iter().filter(|it| Some(it.as_str()) != openness) {
             log(format_args!("warning: {warning}"));
         }
         let address = engine.address().to_owned();

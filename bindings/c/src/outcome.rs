@@ -49,9 +49,14 @@ pub(crate) fn log(line: fmt::Arguments<'_>) {
     static ASKED: OnceLock<bool> = OnceLock::new();
     let asked = || std::env::var_os("HANDFAST_LOG").is_some_and(|value| value == "1");
     if *ASKED.get_or_init(asked) {
-        // Nobody reads it if it is closed.
-        let _ = writeln!(std::io::stderr().lock(), "handfast: {line}");
+        say(line);
     }
+}
+
+/// Writes a line to standard error.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    // Nobody reads it if it is closed.
+    let _ = writeln!(std::io::stderr().lock(), "handfast: {line}");
 }
 
 #[cfg(test)]

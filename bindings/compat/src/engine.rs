@@ -70,6 +70,7 @@ pub(crate) struct Inner {
     pub(crate) stream_waits: crate::streams::Waits,
     timeout: Duration,
     warnings: Vec<String>,
+    openness: Option<String>,
     regions: RwLock<LocalRegions>,
     managed: Mutex<Managed>,
     peers: RwLock<Peers>,
@@ -89,8 +90,10 @@ impl TransferEngine {
         });
         let engine = outside(runtime, started)??;
         // An open data port says the same, and more.
-        let open = options.openness().filter(|_| engine.exposure().is_none());
-        let warnings = options.warnings().chain(warnings(&engine, options)).chain(open).collect();
+        let exposure = engine.exposure().map(ToString::to_string);
+        let openness = exposure.or_else(|| options.openness());
+        let warnings = options.warnings().chain(warnings(&engine, options));
+        let warnings = warnings.chain(openness.clone()).collect();
         let inner = Inner {
             engine,
             runtime,
@@ -98,6 +101,7 @@ impl TransferEngine {
             stream_waits: crate::streams::Waits::default(),
             timeout: options.timeout,
             warnings,
+            openness,
             regions: RwLock::default(),
             managed: Mutex::default(),
             peers: RwLock::default(),
@@ -109,6 +113,12 @@ impl TransferEngine {
     /// Warnings of the start: fallbacks to TCP, unusable devices, open ports.
     pub fn warnings(&self) -> &[String] {
         &self.inner.warnings
+    }
+
+    /// The warning, of [`warnings`](Self::warnings), that other machines reach this engine and it authenticates no
+    /// peer.
+    pub fn openness(&self) -> Option<&str> {
+        self.inner.openness.as_deref()
     }
 
     /// The address of the engine, `host:port`.
@@ -685,8 +695,22 @@ fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = fallbacks.map(cures::fallback_text);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
-    let exposure = engine.exposure().map(|it| it.to_string());
-    fallbacks.chain(devices).chain(exposure).collect()
+    fallbacks.chain(devices).chain(metrics_exposure(engine)).collect()
+}
+
+/// A warning of a metrics server that other machines reach.
+#[cfg(feature = "metrics")]
+fn metrics_exposure(engine: &Engine) -> Option<String> {
+    let at = engine.metrics_address().filter(|at| !at.ip().is_loopback())?;
+    Some(format!(
+        "metrics: every host that reaches {at} can read the state of this node, with the names and addresses of \
+         its peers; no client is authenticated and nothing is encrypted"
+    ))
+}
+
+#[cfg(not(feature = "metrics"))]
+fn metrics_exposure(_: &Engine) -> Option<String> {
+    None
 }
 
 #[cfg(test)]

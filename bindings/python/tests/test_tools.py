@@ -47,6 +47,11 @@ class Metrics(unittest.TestCase):
         lines = [line for line in text.splitlines() if line.startswith("handfast_rail_bytes")]
         self.assertTrue(any(line.endswith(" 5000") for line in lines), lines)
 
+    def test_metrics_that_other_machines_reach_are_a_warning(self):
+        with self.assertLogs("handfast", "WARNING") as logged:
+            handfast.Engine(transport="tcp", metrics="0.0.0.0:0").close()
+        self.assertIn("no client is authenticated", logged.output[0])
+
     def test_metrics_are_served_where_it_was_asked_for(self):
         self.assertIsNone(self.owner.metrics_address)
         with urllib.request.urlopen(f"http://{self.user.metrics_address}/metrics") as answer:
