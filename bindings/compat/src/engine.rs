@@ -110,7 +110,7 @@ impl TransferEngine {
         Ok(Self { inner: ManuallyDrop::new(Arc::new(inner)) })
     }
 
-    /// Warnings of the start: fallbacks to TCP, unusable devices, open ports.
+    /// Warnings of the start: fallbacks to TCP, unusable devices, open ports, keys of every administrator.
     pub fn warnings(&self) -> &[String] {
         &self.inner.warnings
     }
@@ -695,7 +695,13 @@ fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = fallbacks.map(cures::fallback_text);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
-    fallbacks.chain(devices).chain(metrics_exposure(engine)).collect()
+    let key = engine.key_of_any_administrator().map(|key| {
+        format!(
+            "each holder of the key {key} can call itself an administrator: its line has no names, or those of \
+             others too; write the names of its holders after its secret"
+        )
+    });
+    fallbacks.chain(devices).chain(metrics_exposure(engine)).chain(key).collect()
 }
 
 /// A warning of a metrics server that other machines reach.

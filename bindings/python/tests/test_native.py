@@ -100,7 +100,9 @@ class Granted(unittest.TestCase):
     def test_administrators_change_the_grants_of_a_running_engine(self):
         admin, other = self.reader, self.other
         keys = f"psk:{self.keys.name}"
-        owner = handfast.Engine(transport="tcp", auth=keys, administrators=[admin.address])
+        with self.assertLogs("handfast", "WARNING") as logged:
+            owner = handfast.Engine(transport="tcp", auth=keys, administrators=[admin.address])
+        self.assertIn("can call itself an administrator", logged.output[0])
         self.addCleanup(owner.close)
         self.owner = owner
         served = owner.register(self.cache, grants={other.address: "read"})
