@@ -70,7 +70,7 @@ async fn crowd_of_an_address_displaces_no_other() {
 /// are closed; on a thread of their own.
 struct Crowd {
     is_on: watch::Sender<bool>,
-    thread: thread::JoinHandle<u64>,
+    thread: thread::JoinHandle<()>,
 }
 
 impl Crowd {
@@ -81,7 +81,6 @@ impl Crowd {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
-                let mut connected = 0;
                 while ons.wait_for(|on| *on).await.is_ok() {
                     let mut tasks = JoinSet::new();
                     for at in 0..Self::CONNECTIONS {
@@ -94,23 +93,20 @@ impl Crowd {
                                 break;
                             }
                             Some(at) = tasks.join_next() => {
-                                connected += 1;
                                 tasks.spawn(drip(to, at.unwrap()));
                             }
                         }
                     }
                     tasks.shutdown().await;
                 }
-                connected
             })
         });
         Self { is_on, thread }
     }
 
-    /// Ends it, and returns the number of its connections that the node has closed.
-    fn end(self) -> u64 {
+    fn end(self) {
         drop(self.is_on);
-        self.thread.join().unwrap()
+        self.thread.join().unwrap();
     }
 }
 
@@ -135,6 +131,9 @@ async fn drip(to: SocketAddr, at: usize) -> usize {
     let _ = stream.read(&mut [0; 64]).await;
     at
 }
+
+/// Places for connections of the node under load: fewer than the crowd wants.
+const LOADED_PLACES: usize = 200;
 
 /// Largest ratio of p99 with a crowd to p99 without (docs/security.md).
 const P99_RATIO_MAX: f64 = 2.0;
@@ -176,10 +175,11 @@ async fn round(owner: &Owner, segment: &Segment, block: &Memory) -> [f64; 2] {
 /// some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_work_through_a_slow_crowd() {
+    const PAST_PLACES: u64 = (Crowd::CONNECTIONS - LOADED_PLACES) as u64;
     let is_night = env::var_os("HANDFAST_NIGHTLY").is_some();
     let pairs = if is_night { 9 } else { 3 };
     let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_secs(2));
-    let owner = Owner::start_from(limited(200).timing(timing), 20_000).await;
+    let owner = Owner::start_from(limited(LOADED_PLACES).timing(timing), 20_000).await;
     let user = tcp_user().await;
     let segment = user.open(&owner.segment()).await.unwrap();
     let block = Memory::zeroed(4_096).unwrap();
@@ -189,8 +189,8 @@ async fn peers_work_through_a_slow_crowd() {
     for _ in 0..pairs {
         let without = round(&owner, &segment, &block).await;
         crowd.is_on.send_replace(true);
-        let shed = owner.engine.counters().connections_shed;
-        counted(&owner.engine, "the crowd is there", |it| it.connections_shed > shed).await;
+        let crowded = owner.engine.counters().connections_shed + PAST_PLACES;
+        counted(&owner.engine, "the crowd is there", |it| it.connections_shed >= crowded).await;
         let with = round(&owner, &segment, &block).await;
         crowd.is_on.send_replace(false);
         for (all, (with, without)) in ratios.iter_mut().zip(with.into_iter().zip(without)) {
@@ -205,10 +205,8 @@ async fn peers_work_through_a_slow_crowd() {
     if is_night {
         assert!(write.max(first) <= P99_RATIO_MAX, "a write {write:.2}, a first write {first:.2}");
     }
-    let closed = crowd.end();
+    crowd.end();
     let counters = owner.engine.counters();
-    println!("{closed} connections of the crowd were closed");
-    assert!(closed > 100 && counters.connections_shed > 100, "{closed}: {counters:?}");
     assert_eq!(counters.connections_refused, 0, "{counters:?}");
     write_and_check(&segment, &owner.memory, 10_000, 3).await;
 }
