@@ -154,23 +154,8 @@ fn warn_of_exposure(engine: &Engine) {
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));
     }
-    if let Some(metrics) = engine.metrics_address().filter(|at| !at.ip().is_loopback()) {
-        output::note(format_args!(
-            "warning: --metrics: every host that reaches {metrics} can read the state of this node, with the \
-             names and addresses of its peers; no client is authenticated and nothing is encrypted"
-        ));
-    }
-    if let Some(key) = engine.key_of_any_administrator() {
-        output::note(format_args!(
-            "warning: each holder of the key {key} can call itself an administrator: its line has no \
-             names, or those of others too; write the names of its holders after its secret"
-        ));
-    }
-    if let Some(key) = engine.key_of_any_group() {
-        output::note(format_args!(
-            "warning: each holder of the key {key} can choose its trust group: its line has no names, or \
-             those of several groups; write the names of its holders after its secret"
-        ));
+    for warning in engine.trust_warnings() {
+        output::note(format_args!("warning: {warning}"));
     }
 }
 

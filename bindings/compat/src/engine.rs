@@ -695,28 +695,7 @@ fn warnings(engine: &Engine, options: &Options) -> Vec<String> {
     let fallbacks = fallbacks.map(cures::fallback_text);
     let devices = engine.unusable_devices().into_iter();
     let devices = devices.map(|it| format!("an RDMA device is not used: {it}"));
-    let key = engine.key_of_any_administrator().map(|key| {
-        format!(
-            "each holder of the key {key} can call itself an administrator: its line has no names, or those of \
-             others too; write the names of its holders after its secret"
-        )
-    });
-    fallbacks.chain(devices).chain(metrics_exposure(engine)).chain(key).collect()
-}
-
-/// A warning of a metrics server that other machines reach.
-#[cfg(feature = "metrics")]
-fn metrics_exposure(engine: &Engine) -> Option<String> {
-    let at = engine.metrics_address().filter(|at| !at.ip().is_loopback())?;
-    Some(format!(
-        "metrics: every host that reaches {at} can read the state of this node, with the names and addresses of \
-         its peers; no client is authenticated and nothing is encrypted"
-    ))
-}
-
-#[cfg(not(feature = "metrics"))]
-fn metrics_exposure(_: &Engine) -> Option<String> {
-    None
+    fallbacks.chain(devices).chain(engine.trust_warnings()).collect()
 }
 
 #[cfg(test)]

@@ -252,7 +252,7 @@ fn server_beyond_this_machine_wants_keys_or_consent() {
 fn open_ports_beyond_this_machine_are_warned_of() {
     let serve = ["serve", "--listen", "127.0.0.1:0", "--memory", "m=1M", "--metrics"];
     for (words, warning) in [
-        (&serve[..], "warning: --metrics: every host that reaches 0.0.0.0:"),
+        (&serve[..], "warning: metrics: every host that reaches 0.0.0.0:"),
         (&["metadata", "--listen"][..], "warning: every host that reaches 0.0.0.0:"),
     ] {
         // Without standard input it ends at once.

@@ -337,20 +337,29 @@ impl Engine {
         self.shared.answers.is_open
     }
 
-    /// Returns the id of a key whose holders can choose the name of an administrator
-    /// ([`Builder::administrators`](crate::Builder::administrators)): it allows any name, or a pattern of
-    /// it allows names of administrators and others. `None` without such a key or without administrators.
-    pub fn key_of_any_administrator(&self) -> Option<String> {
+    /// Returns a warning for each choice of this node by which peers may do more than they need to: metrics that
+    /// other machines read ([`Builder::metrics`](crate::Builder::metrics)), a key whose holders can call themselves
+    /// administrators ([`Builder::administrators`](crate::Builder::administrators)), and one whose holders can
+    /// choose their trust group ([`RdmaOptions::trust_groups`](crate::rdma::RdmaOptions::trust_groups)). The keys
+    /// are those in use now. The engine logs the warnings at its start, and those of keys when their file changes.
+    pub fn trust_warnings(&self) -> Vec<String> {
         let answers = &self.shared.answers;
-        answers.keys.key_of_any(&answers.administrators)
+        let keys = answers.keys.warnings(&answers.administrators, answers.regions.trust());
+        self.metrics_warning().into_iter().chain(keys).collect()
     }
 
-    /// Returns the id of a key whose holders can choose their trust group
-    /// ([`RdmaOptions::trust_groups`](crate::rdma::RdmaOptions::trust_groups)): it allows any name, or names of
-    /// several groups. `None` without such a key or without groups.
-    pub fn key_of_any_group(&self) -> Option<String> {
-        let answers = &self.shared.answers;
-        answers.keys.key_of_any_group(answers.regions.trust())
+    #[cfg(feature = "metrics-http")]
+    fn metrics_warning(&self) -> Option<String> {
+        let at = self.metrics_address().filter(|at| !at.ip().is_loopback())?;
+        Some(format!(
+            "metrics: every host that reaches {at} can read the state of this node, with the names and addresses \
+             of its peers; no client is authenticated and nothing is encrypted"
+        ))
+    }
+
+    #[cfg(not(feature = "metrics-http"))]
+    fn metrics_warning(&self) -> Option<String> {
+        None
     }
 
     /// Returns the exposure of local memory to other machines without a key, if any.

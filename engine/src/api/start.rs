@@ -96,9 +96,9 @@ impl Builder {
     ) -> Result<Engine, Error> {
         self.check()?;
         let engine = start(self, net, Arc::new(clock), Arc::new(entropy)).await?;
-        let answers = &engine.shared().answers;
-        answers.keys.warn_of_open_key(&answers.administrators);
-        answers.keys.warn_of_groups(answers.regions.trust());
+        for warning in engine.trust_warnings() {
+            tracing::warn!("{warning}");
+        }
         Ok(engine)
     }
 }
@@ -359,7 +359,8 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             commands: self.commands.clone(),
             counts: self.answers.counts.clone(),
-            administrators: self.builder.administrators.clone(),
+            administrators: self.answers.administrators.clone(),
+            trust: self.answers.regions.trust().clone(),
         });
         Some(tokio::spawn(watch).abort_handle())
     }

@@ -6,7 +6,7 @@ use crate::api::auth::{AuthOptions, Loaded, Secret};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::auth::{
     AUTH_MAGIC, AUTH_MESSAGE_BYTES_MAX, AUTH_TLS, AuthFailure, AuthPolicy, AuthRefusal, Identity,
-    Inbound, Outbound, ProofLook,
+    Inbound, KeyRule, Outbound, ProofLook,
 };
 use handfast_core::policy::{Administrators, TrustGroups};
 use handfast_core::transport::Side;
@@ -130,33 +130,31 @@ impl Keys {
         self.current.read().clone()
     }
 
-    /// The id of a key whose holders can choose the name of an administrator.
-    pub(crate) fn key_of_any(&self, administrators: &Administrators) -> Option<String> {
+    /// Warnings of a key whose holders can call themselves administrators, and of one whose holders can choose
+    /// their trust group.
+    pub(crate) fn warnings(
+        &self,
+        administrators: &Administrators,
+        trust: &TrustGroups,
+    ) -> impl Iterator<Item = String> {
         let material = self.current();
-        let mut keys = material.policy.keys().iter();
-        let found = keys.find(|key| administrators.can_be_chosen_with(key));
-        found.map(|key| key.id().to_owned())
-    }
-
-    /// Logs that a key lets each holder be an administrator.
-    pub(crate) fn warn_of_open_key(&self, administrators: &Administrators) {
-        if let Some(key) = self.key_of_any(administrators) {
-            tracing::warn!(%key, "each holder of this key can call itself an administrator");
-        }
-    }
-
-    /// The id of a key whose holders can choose their trust group.
-    pub(crate) fn key_of_any_group(&self, trust: &TrustGroups) -> Option<String> {
-        let material = self.current();
-        let found = material.policy.keys().iter().find(|key| trust.can_be_chosen_with(key));
-        found.map(|key| key.id().to_owned())
-    }
-
-    /// Logs that a key lets each holder choose its trust group.
-    pub(crate) fn warn_of_groups(&self, trust: &TrustGroups) {
-        if let Some(key) = self.key_of_any_group(trust) {
-            tracing::warn!(%key, "each holder of this key can choose its trust group");
-        }
+        let id = |can_choose: &dyn Fn(&KeyRule) -> bool| {
+            let key = material.policy.keys().iter().find(|key| can_choose(key))?;
+            Some(key.id().to_owned())
+        };
+        let administrator = id(&|key| administrators.can_be_chosen_with(key)).map(|key| {
+            format!(
+                "each holder of the key {key} can call itself an administrator: its line has no names, or those \
+                 of others too; write the names of its holders after its secret"
+            )
+        });
+        let group = id(&|key| trust.can_be_chosen_with(key)).map(|key| {
+            format!(
+                "each holder of the key {key} can choose its trust group: its line has no names, or those of \
+                 several groups; write the names of its holders after its secret"
+            )
+        });
+        administrator.into_iter().chain(group)
     }
 
     /// Peers that have proven what is not accepted any more, as [`Proven::take_withdrawn`].

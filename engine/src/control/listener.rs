@@ -139,8 +139,8 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
                     let (clock, pace) = &*reports;
                     let report = pace.lock().handle_refusal(clock.now());
                     if let Some(unreported) = report {
-                        let in_its_terms = &ending;
-                        warn!(target: AUDIT, %from, %in_its_terms, unreported, "a peer without a valid proof is refused");
+                        let reason = &ending;
+                        warn!(target: AUDIT, %from, %reason, unreported, "a peer without a valid proof is refused; the reason is as sent to it");
                     }
                 } else {
                     debug!(%from, %ending, "connection ended without a call");

@@ -6,11 +6,13 @@ use crate::helpers::{
     Owner, PATIENCE, Relay, content, counted, failed_open, free_port, pattern, until,
     write_and_check,
 };
-use handfast::auth::{AuthFailure, AuthRefusal, CertificateFault};
+use crate::log::Log;
+use handfast::auth::{Administrators, AuthFailure, AuthRefusal, CertificateFault, TrustGroups};
 use handfast::mooncake::MooncakeOptions;
+use handfast::rdma::RdmaOptions;
 use handfast::{
-    AuthOptions, Builder, Cause, CertificateFiles, Engine, EngineLimits, EngineTiming, Error, Side,
-    Stage, TransportChoice,
+    AuthOptions, Builder, CERTIFICATE_FILE_BYTES_MAX, Cause, CertificateFiles, Engine,
+    EngineLimits, EngineTiming, Error, Side, Stage, TransportChoice,
 };
 use handfast_core::auth::{AUTH_MAGIC, AUTH_TLS, AuthHelloHead};
 use handfast_diagnosis::{Id, ids};
@@ -421,6 +423,59 @@ async fn revoked_certificate_is_refused_without_a_restart() {
     refused(&lost_user, &owner.segment(), ids::AUTH_CERT_REVOKED).await;
     there.put("ca.crl", &fleet.revoke(&[]));
     accepted(&lost_user, &owner, 3).await;
+}
+
+/// A revocation list of the largest length is used. A longer one leaves it in force, and a node with longer
+/// authorities does not start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_past_the_limit_leaves_the_earlier_one() {
+    let padded = |text: &str, bytes: usize| format!("{text}{}", "\n".repeat(bytes - text.len()));
+    let fleet = Authority::new("fleet");
+    let lost = fleet.issue(&["a.example"]);
+    let there = Files::of_certificate(&[&fleet], &fleet.issue(&["127.0.0.1"]));
+    there.put("ca.crl", "");
+    let owner = Owner::start_from(there.certificate(listening()), BYTES).await;
+    let files = Files::of_certificate(&[&fleet], &lost);
+    let user = files.certificate(Engine::builder()).start().await.unwrap();
+    accepted(&user, &owner, 1).await;
+    there.put("ca.crl", &padded(&fleet.revoke(&[&lost]), CERTIFICATE_FILE_BYTES_MAX));
+    refused(&user, &owner.segment(), ids::AUTH_CERT_REVOKED).await;
+    assert_eq!(owner.engine.counters().auth_changes_unusable, 0);
+    there.put("ca.crl", &padded(&fleet.revoke(&[]), CERTIFICATE_FILE_BYTES_MAX + 1));
+    counted(&owner.engine, "it is too long", |it| it.auth_changes_unusable == 1).await;
+    refused(&user, &owner.segment(), ids::AUTH_CERT_REVOKED).await;
+
+    files.put("ca.crt", &padded(&fleet.pem, CERTIFICATE_FILE_BYTES_MAX + 1));
+    let directory = files.0.path();
+    let error = AuthOptions::from_source(&format!("tls:{}", directory.display())).unwrap_err();
+    assert!(error.to_string().contains("it exceeds 1048576 bytes"), "{error}");
+}
+
+/// A changed key whose holders can call themselves administrators, or choose their trust group, is a line of the
+/// audit log.
+#[tokio::test]
+async fn changed_key_that_opens_roles_is_warned_of() {
+    let log = Log::default();
+    let _kept = log.keep();
+    let files = Files::of_keys(&[OLD.trim_end(), " node\n"]);
+    let mut trust = TrustGroups::default();
+    trust.add("train", "trainer-*").unwrap();
+    let rdma = RdmaOptions::default().with(|it| it.trust_groups = trust);
+    let builder = Engine::builder().transport(TransportChoice::Tcp).name("node").rdma(rdma);
+    let builder = builder.administrators(Administrators::new(["admin"]).unwrap());
+    let engine = files.keys(builder).start().await.unwrap();
+    assert_eq!(engine.trust_warnings(), [""; 0]);
+    let warned = |role: &str| {
+        log.text()
+            .matches(&format!("WARN handfast::audit: each holder of the key old {role}"))
+            .count()
+    };
+    let roles = ["can call itself an administrator", "can choose its trust group"];
+    assert_eq!(roles.map(warned), [0, 0], "{}", log.text());
+    files.put("keys", OLD);
+    until("both are warned of", || roles.map(warned) == [1, 1]).await;
+    assert_eq!(engine.trust_warnings().len(), 2);
+    engine.close().await;
 }
 
 /// A node does not start with a certificate that its peers would refuse.

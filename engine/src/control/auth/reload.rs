@@ -5,14 +5,15 @@ use super::certificates::Lists;
 use crate::api::auth::{Content, Loaded, Part, Source, Unusable};
 use crate::command::{Command, Commands};
 use crate::error::{Cause, Error, Stage};
+use crate::observe::audit::AUDIT;
 use crate::observe::counters::Counts;
 use crate::time::Clock;
 use handfast_core::auth::{ProofLook, ProofLooks};
-use handfast_core::policy::Administrators;
+use handfast_core::policy::{Administrators, TrustGroups};
 use handfast_core::transport::Side;
 use handfast_core::{Duration, NodeName};
 use std::sync::{Arc, Weak};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Shortest interval of looks at the files.
 const INTERVAL_MIN: Duration = Duration(1_000_000);
@@ -26,6 +27,7 @@ pub(crate) struct WatchParts {
     pub(crate) commands: Commands,
     pub(crate) counts: Arc<Counts>,
     pub(crate) administrators: Administrators,
+    pub(crate) trust: TrustGroups,
 }
 
 /// Looks at the files at each interval, and at the validity of certificates each minute, until the node is
@@ -76,7 +78,9 @@ fn use_changed(
         report(outcome, &part.loaded, reported, &parts.counts);
     }
     if has_changed {
-        keys.warn_of_open_key(&parts.administrators);
+        for warning in keys.warnings(&parts.administrators, &parts.trust) {
+            warn!(target: AUDIT, "{warning}");
+        }
     }
     has_changed
 }

@@ -52,6 +52,7 @@ fn watched_each(
         commands,
         counts: counts.clone(),
         administrators: Administrators::default(),
+        trust: TrustGroups::default(),
     }));
     (keys, told, counts)
 }
