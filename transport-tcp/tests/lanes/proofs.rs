@@ -3,9 +3,9 @@
 use crate::support::*;
 use handfast_core::auth::{LANE_NONCE_BYTES, LANE_SECRET_BYTES};
 use handfast_transport::Access;
-use handfast_transport_tcp::{HelloRefusal, TcpLimits};
+use handfast_transport_tcp::{HELLO_BYTES, HelloRefusal, LANE_MAGIC, TcpLimits};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 const ROOT: [u8; LANE_SECRET_BYTES] = [7; LANE_SECRET_BYTES];
 
@@ -61,6 +61,31 @@ async fn listening_side_without_the_secret_is_left() {
     assert!(wired.unwrap_err().to_string().contains("does not prove"));
     until(|| b.counters().hellos_truncated == 1).await;
     assert_eq!(b.counters().lanes_started, 0);
+}
+
+/// A lane whose peer announced the address of a stranger fails, and the stranger gets the hello alone.
+#[tokio::test]
+async fn stranger_at_an_announced_address_gets_a_hello() {
+    for (setup, bytes) in
+        [(Setup::default(), HELLO_BYTES), (keyed(), HELLO_BYTES + LANE_NONCE_BYTES)]
+    {
+        let (a, b) = (node(1, setup).await, node(2, setup).await);
+        let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        a.transport.create(LANE, 1).unwrap();
+        let mut theirs = b.transport.create(LANE, 2).unwrap();
+        theirs.address = stranger.local_addr().unwrap().to_string();
+        let answering = async {
+            let (mut stream, _) = stranger.accept().await.unwrap();
+            let hello = receive_bytes(&mut stream, bytes).await;
+            assert_eq!(hello[..LANE_MAGIC.len()], LANE_MAGIC);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+            assert!(is_closed(&mut stream).await, "nothing follows");
+        };
+        let (wired, ()) =
+            tokio::join!(a.transport.connect(a.pair(7), b.pair(7), theirs), answering);
+        assert!(wired.unwrap_err().to_string().contains("the answer to the hello is invalid"));
+        assert_eq!((a.counters().lanes_started, b.counters().lanes_started), (0, 0));
+    }
 }
 
 /// A hello without its proof is bounded in number and in time, and does not concern the lane.
