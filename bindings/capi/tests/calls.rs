@@ -307,6 +307,11 @@ fn peers_have_what_they_are_granted() {
         assert_eq!(handfast_memory_grant(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
         assert_eq!((moved(HANDFAST_WRITE, &mut here), &*grants()), (0, "read-write *\n"));
         assert_eq!(handfast_memory_revoke(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
+        let revoked = Instant::now();
+        // A process of this host has the memory until its thread has run.
+        while moved(HANDFAST_WRITE, &mut here) == HANDFAST_OK {
+            assert!(revoked.elapsed() < Duration::from_secs(30), "it is in force");
+        }
         assert_eq!(
             (moved(HANDFAST_WRITE, &mut here), &*grants()),
             (HANDFAST_NOT_SERVED, "read *\n")

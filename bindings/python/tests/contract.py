@@ -43,7 +43,7 @@ REGION = 4 << 20
 TAIL = 4096
 PEERS = 2
 #: Seconds after its deadline in which a call returns, and after the death of its peer.
-BOUND_S = {"tcp": 1.0, "rdma": 15.0}
+BOUND_S = {"tcp": 5.0, "rdma": 15.0}
 #: Seconds in which a transfer works again after a failure.
 HEALED_S = 30.0
 #: Failures of each engine; those after the third need the native interface.

@@ -317,7 +317,7 @@ async fn peer_that_restarts_without_keys_is_refused() {
 async fn half_open_crowd_keeps_no_peer_out() {
     const PLACES: usize = 8;
     let limits = EngineLimits::default().with(|it| it.control_connections_max = PLACES);
-    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(500));
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_secs(3));
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits).timing(timing);
     let owner = Owner::start_from(keyed(builder, &[OLD]), BYTES).await;
     let mut crowd = Vec::new();

@@ -27,8 +27,9 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    /// At an address that no connection takes while the node restarts.
     pub(crate) async fn start(bytes: usize) -> Self {
-        Self::start_at("127.0.0.1:0", bytes).await
+        Self::start_at(&free_address().await, bytes).await
     }
 
     pub(crate) async fn start_at(address: &str, bytes: usize) -> Self {
@@ -157,6 +158,11 @@ pub(crate) async fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// An address with such a port.
+pub(crate) async fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port().await)
 }
 
 /// Sockets of this process, by descriptor, whose local and remote ports are `wanted`.

@@ -1,8 +1,8 @@
 //! Bytes that no peer of good will sends, in both directions.
 
 use crate::helpers::{
-    Owner, PATIENCE, Relay, counted, failed_open, frames, port_that, serves_a_new_peer, sockets,
-    until, user, write_and_check,
+    Owner, PATIENCE, Relay, counted, failed_open, frames, hasty_user, port_that, serves_a_new_peer,
+    sockets, until, user, write_and_check,
 };
 use handfast::metrics::{Counters, HelloRefusal};
 use handfast::{Cause, Engine, EngineLimits, EngineTiming, Stage};
@@ -38,7 +38,7 @@ fn count_panics() {
 async fn cautious_owner() -> Owner {
     count_panics();
     let limits = EngineLimits::default().with(|it| it.control_connections_max = 64);
-    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(300));
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_secs(2));
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits).timing(timing);
     Owner::start_from(builder, 20_000).await
 }
@@ -282,8 +282,7 @@ fn described(buffers: &str, key: &str) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opening_to_what_is_no_node_names_what_it_is() {
-    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(200));
-    let user = Engine::builder().timing(timing).start().await.unwrap();
+    let user = user().await;
     type Check = fn(&Cause) -> bool;
     let cases: Vec<(Vec<u8>, Check)> = vec![
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), |cause| *cause == Cause::Foreign("HTTP")),
@@ -321,10 +320,11 @@ async fn opening_to_what_is_no_node_names_what_it_is() {
     let error = failed_open(&user, &closes).await;
     assert!(matches!(error.cause(), Cause::Broken(_)), "{error}");
     let mute = port_that(|stream| async move {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        std::future::pending::<()>().await;
         drop(stream);
     });
-    let error = failed_open(&user, &mute.await).await;
+    let hasty = hasty_user(200, 5_000).await;
+    let error = failed_open(&hasty, &mute.await).await;
     assert_eq!(error.cause(), &Cause::Silent { timeout: Duration::from_millis(200) });
 }
 

@@ -4,6 +4,7 @@ use crate::helpers::{
     Owner, PATIENCE, Relay, content, counted, hasty_user, pattern, until, user, write_and_check,
 };
 use handfast::{BatchOutcome, Cause, Remote, RequestStatus};
+use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -23,28 +24,30 @@ async fn unresponsive_peer_delays_only_its_transfers() {
 
     relay.stop();
     let block = pattern(32 * MIB, 2);
-    let deadline = Duration::from_millis(400);
+    let deadline = Duration::from_secs(2);
     let began = Instant::now();
     let transfer = segment.write(&block.whole(), 0).timeout(deadline).submit().await.unwrap();
-    let (beside, mut spans) = (pattern(100_000, 3), Vec::new());
-    while began.elapsed() < deadline / 2 {
-        let began = Instant::now();
-        other.write(&beside.whole(), 0).await.unwrap();
-        spans.push(began.elapsed());
+    let mut transfer = std::pin::pin!(transfer.into_future());
+    let beside = pattern(100_000, 3).whole();
+    let writes = async {
+        for _ in 0..20 {
+            other.write(&beside, 0).await.unwrap();
+        }
+    };
+    tokio::select! {
+        ended = &mut transfer => panic!("the other peer waits: {ended:?}"),
+        () = writes => {}
     }
     let error = transfer.await.unwrap_err();
     let took = began.elapsed();
     assert_eq!(error.cause(), &Cause::DeadlinePassed);
     assert_eq!(error.remote(), Some(Remote::Indeterminate), "what was sent may still land");
     assert_eq!(error.peer_address(), Some(muted.engine.address()));
-    assert!(took >= deadline && took < deadline + Duration::from_millis(500), "{took:?}");
-    spans.sort();
-    let typical = spans[spans.len() / 2];
-    assert!(typical < Duration::from_millis(50), "the other peer waits {typical:?}");
+    assert!(took >= deadline && took < 2 * deadline, "{took:?}");
     until("the memory is free", || block.holders() == 1).await;
 
     // A write of which no byte went out leaves the peer's memory alone.
-    let unsent = segment.write(&block.whole(), 0).timeout(Duration::from_millis(50));
+    let unsent = segment.write(&block.whole(), 0).timeout(deadline);
     let error = unsent.await.unwrap_err();
     let Some(report) = error.report() else { panic!("{error}") };
     assert_eq!(report.outcome, BatchOutcome::TimedOut);
@@ -52,9 +55,7 @@ async fn unresponsive_peer_delays_only_its_transfers() {
     assert_eq!(report.requests, [untouched], "the lane's buffers are full of the first");
 
     relay.resume();
-    let resumed = Instant::now();
-    let next = timeout(Duration::from_secs(1), segment.write(&pattern(500, 9).whole(), 0)).await;
-    next.unwrap_or_else(|_| panic!("no word {:?} after", resumed.elapsed())).unwrap();
+    write_and_check(&segment, &muted.memory, 500, 9).await;
 }
 
 /// A caller with many peers may forget one that is lost during a write: the engine knows of the write, and the fence of
@@ -97,7 +98,8 @@ async fn power_loss_without_a_reset_is_recovered() {
     let owner = Owner::start_behind(&relay, MIB).await;
     let opened = timeout(PATIENCE, user.open(&owner.segment())).await.expect("an answer").unwrap();
     let write = write_and_check(&opened, &owner.memory, 1_000, 2);
-    timeout(Duration::from_secs(2), write).await.expect("the dead lane stands in nobody's way");
+    // Less than the time after which the dead lane is given up.
+    timeout(Duration::from_secs(8), write).await.expect("the dead lane stands in nobody's way");
     assert!(user.warm(&[owner.engine.address()]).await.is_empty());
 }
 
@@ -161,7 +163,7 @@ async fn idle_lanes_that_break_stay_closed() {
 async fn a_lane_with_work_and_no_answer_is_given_up_and_paired_anew() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;
-    let user = hasty_user(300, 300).await;
+    let user = hasty_user(5_000, 300).await;
     let segment = user.open(&owner.segment()).await.unwrap();
     write_and_check(&segment, &owner.memory, 1_000, 1).await;
     let published = user.counters().life_cycle.published;
@@ -182,7 +184,7 @@ async fn a_lane_with_work_and_no_answer_is_given_up_and_paired_anew() {
 async fn deadlines_shorter_than_the_limit_do_not_keep_a_dead_lane() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;
-    let user = hasty_user(300, 300).await;
+    let user = hasty_user(5_000, 300).await;
     let segment = user.open(&owner.segment()).await.unwrap();
     write_and_check(&segment, &owner.memory, 1_000, 1).await;
     relay.stop();
@@ -202,7 +204,7 @@ async fn deadlines_shorter_than_the_limit_do_not_keep_a_dead_lane() {
 async fn a_far_deadline_does_not_put_off_giving_a_mute_lane_up() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;
-    let user = hasty_user(300, 300).await;
+    let user = hasty_user(5_000, 300).await;
     let segment = user.open(&owner.segment()).await.unwrap();
     let block = pattern(1_000, 2).whole();
     let hour = Duration::from_secs(3_600);
@@ -258,7 +260,7 @@ async fn transfers_that_wait_for_one_descriptor_share_its_failure() {
         );
     }
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(2), "one after the other: {took:?}");
+    assert!(took < 20 * Duration::from_millis(300), "one after the other: {took:?}");
     relay.resume();
     write_and_check(&segment, &owner.memory, 100, 2).await;
 }

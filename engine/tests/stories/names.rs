@@ -1,7 +1,7 @@
 //! Names that are shared, wrong or one's own.
 
 use crate::helpers::{
-    Owner, PATIENCE, content, counted, failed_open, pattern, user, write_and_check,
+    Owner, PATIENCE, content, counted, failed_open, free_address, pattern, user, write_and_check,
 };
 use crate::log::Log;
 use crate::simulated::seeded::Seeded;
@@ -102,8 +102,8 @@ async fn peer_with_this_incarnation_is_another_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_segment_never_passes_to_its_own_node() {
     let node = with_one_incarnation(named("node", "127.0.0.1:0")).await;
-    let before = Owner::start_from(named("evil", "127.0.0.1:0"), 4096).await;
-    let address = before.engine.address().to_owned();
+    let address = free_address().await;
+    let before = Owner::start_from(named("evil", &address), 4096).await;
     let segment = node.engine.open(&before.segment()).await.unwrap();
     write_and_check(&segment, &before.memory, 100, 1).await;
     before.engine.close().await;
@@ -120,8 +120,8 @@ async fn open_segment_never_passes_to_its_own_node() {
 /// A node that took over an address under another name is found soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn address_with_another_name_is_found_soon() {
-    let alpha = Owner::start_from(named("alpha", "127.0.0.1:0"), 4096).await;
-    let address = alpha.engine.address().to_owned();
+    let address = free_address().await;
+    let alpha = Owner::start_from(named("alpha", &address), 4096).await;
     let user = user().await;
     let segment = user.open(&alpha.segment()).await.unwrap();
     alpha.engine.close().await;
@@ -129,7 +129,7 @@ async fn address_with_another_name_is_found_soon() {
 
     let block = pattern(100, 1).whole();
     let mut refused = 0;
-    let reached = timeout(Duration::from_secs(2), async {
+    let reached = timeout(Duration::from_secs(8), async {
         while let Err(error) = segment.write(&block, 0).await {
             let text = error.to_string();
             assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");

@@ -170,13 +170,18 @@ async fn transfers_around_restarts_all_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_segment_registered_anew_under_its_name_is_found_again() {
-    let Owner { engine, served, .. } = Owner::start(4096).await;
+    let Owner { engine, served, memory } = Owner::start(4096).await;
     let user = user().await;
     let segment = user.open(&format!("{}/cache", engine.address())).await.unwrap();
     let block = pattern(1_000, 1).whole();
     segment.write(&block, 0).await.unwrap();
 
     drop(served);
+    // A user on the same host has the memory until its thread has run.
+    let is_let_go = async |memory: &Memory| {
+        until("the memory is let go", || memory.holders() == 1).await;
+    };
+    is_let_go(&memory).await;
     let error = segment.write(&block, 0).await.unwrap_err();
     assert!(matches!(error.cause(), Cause::NoSuchSegment { .. }), "{error}");
     assert_eq!(error.remote(), Some(Remote::Fenced), "the refused write is reported");
@@ -191,8 +196,7 @@ async fn a_segment_registered_anew_under_its_name_is_found_again() {
         assert_eq!(content(memory, 5_000, 1_000), content(block.memory(), 0, 1_000));
         assert_eq!(segment.bytes(), memory.len() as u64);
         drop(served);
-        // A user on the same host has the memory until its thread has run.
-        until("the memory is let go", || memory.holders() == 1).await;
+        is_let_go(memory).await;
     }
 }
 
@@ -211,7 +215,7 @@ async fn refused_batch_ends_at_its_deadline() {
         drop(stream);
     });
     relay.lead_to(port_of(&silent.await));
-    let late = segment.write(&block, 0).timeout(Duration::from_millis(200)).await.unwrap_err();
+    let late = segment.write(&block, 0).timeout(Duration::from_secs(2)).await.unwrap_err();
     assert_eq!(late.cause(), &Cause::DeadlinePassed);
     assert!(late.report().is_some_and(|report| report.first_error.is_some()), "{late}");
 }

@@ -56,7 +56,14 @@ pub(crate) async fn exchange(engine: &Engine, message: &Message) -> Message {
 }
 
 async fn half_open(engine: &Engine) -> u64 {
-    let lifecycles = engine.state().await.lifecycles.expect("the driver answers");
+    let listed = timeout(PATIENCE, async {
+        loop {
+            if let Some(lifecycles) = engine.state().await.lifecycles {
+                return lifecycles;
+            }
+        }
+    });
+    let lifecycles = listed.await.expect("the driver answers");
     lifecycles.by_state.get("announced").copied().unwrap_or(0)
 }
 

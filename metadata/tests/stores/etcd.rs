@@ -93,7 +93,7 @@ async fn silent_etcd_is_named_in_the_operations_own_time() {
         begun.elapsed()
     };
     let (first, _) = tokio::join!(timed(Duration::ZERO), timed(limit * 9 / 10));
-    assert!(first < limit * 3 / 2, "{first:?}");
+    assert!(first < limit * 19 / 10, "it waited for the later one: {first:?}");
 }
 
 /// An etcd that restarts has lost the tokens of its users: the store asks for another one.

@@ -179,7 +179,7 @@ async fn connection_past_the_limit_displaces_a_slow_one() {
 async fn unread_answers_end_their_connection() {
     let limits = ServerLimits {
         connections_max: 1,
-        request_timeout: Duration::from_millis(200),
+        request_timeout: Duration::from_secs(2),
         ..Default::default()
     };
     let (store, _server) = served(None, limits).await;

@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::directory::{Table, user_of};
-use crate::helpers::{PATIENCE, content, failed_open, pattern, until};
+use crate::helpers::{PATIENCE, content, failed_open, free_address, pattern, port_of, until};
 use crate::runtimes::runtime;
 use handfast::mooncake::MooncakeOptions;
 use handfast::{
@@ -200,9 +200,10 @@ async fn node_stalled_within_its_bytes_is_given_up() {
 async fn deadline_ends_wait_for_unresponsive_node() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
     let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    assert!(user.warm(&[&node.address]).await.is_empty());
     let block = pattern(BYTES, 1);
-    let batch = segment.write(&block.whole(), 0).timeout(Duration::from_millis(100));
-    let error = timeout(Duration::from_secs(5), batch).await.expect("in time").unwrap_err();
+    let batch = segment.write(&block.whole(), 0).timeout(Duration::from_secs(1));
+    let error = timeout(PATIENCE, batch).await.expect("in time").unwrap_err();
     assert_eq!(error.cause(), &Cause::DeadlinePassed);
     assert_eq!(error.remote(), Some(Remote::Indeterminate));
     until("the memory is free", || block.holders() == 1).await;
@@ -308,9 +309,9 @@ fn a_transfer_ends_with_the_runtime_of_its_engine() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_was_refused_for_a_while_is_made_later() {
-    let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let at = data.local_addr().unwrap();
-    let node = Node::saying(descriptor(at.port(), 2)).await;
+    let at = free_address().await;
+    let data = TcpListener::bind(&at).await.unwrap();
+    let node = Node::saying(descriptor(port_of(&at), 2)).await;
     let options = MooncakeOptions::default().with(|it| it.lanes_per_peer = 2);
     let (user, segment) = open(&node, options).await;
     assert!(user.warm(&[&node.address]).await.is_empty());
@@ -321,7 +322,7 @@ async fn a_connection_that_was_refused_for_a_while_is_made_later() {
     let transfer = batch.submit().await.unwrap();
     // The second connection is refused meanwhile.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let data = TcpListener::bind(at).await.unwrap();
+    let data = TcpListener::bind(&at).await.unwrap();
     let accepted = timeout(PATIENCE, data.accept()).await;
     let (second, _) = accepted.expect("it is tried again").unwrap();
     let serving = [first, second].map(|it| tokio::spawn(well_behaved(Peer(it), node.store())));
@@ -471,7 +472,7 @@ impl Node {
         version: u32,
         serve: impl Fn(Peer, Store) -> F + Send + Sync + 'static,
     ) -> Self {
-        let mut node = Self::unheard("127.0.0.1:0".into(), version);
+        let mut node = Self::unheard(free_address().await, version);
         node.restart(serve).await;
         node
     }
