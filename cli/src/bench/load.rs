@@ -121,9 +121,9 @@ impl Load<'_> {
             }
             once().await?;
         }
-        let (started, before) = (Instant::now(), self.meter.read());
-        let mut moved = 0;
-        while started.elapsed() < self.duration {
+        let before = self.meter.read();
+        let (started, mut moved) = (Instant::now(), 0);
+        while moved == 0 || started.elapsed() < self.duration {
             once().await?;
             moved += bytes;
         }
@@ -177,8 +177,9 @@ impl Load<'_> {
                 tokio::time::sleep(PAUSE).await;
                 request(&segment, operation, &span).await?;
             }
-            let (started, processor) = (Instant::now(), meter.read());
-            while started.elapsed() < duration {
+            let processor = meter.read();
+            let started = Instant::now();
+            while times.is_empty() || started.elapsed() < duration {
                 tokio::time::sleep(PAUSE).await;
                 let began = Instant::now();
                 request(&segment, operation, &span).await?;

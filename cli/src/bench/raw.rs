@@ -84,10 +84,14 @@ impl Sink {
         let bytes = buffer(walk)?;
         stream.read_exact(&mut [0])?;
         let meter = Meter::new(Some(self.0.id()));
-        let mut blocks = bytes.chunks_exact(usize::try_from(block).map_err(Error::other)?).cycle();
-        let (started, processor) = (Instant::now(), meter.read());
-        while started.elapsed() < duration {
-            stream.write_all(blocks.next().unwrap_or_default())?;
+        let blocks = bytes.chunks_exact(usize::try_from(block).map_err(Error::other)?).cycle();
+        let processor = meter.read();
+        let started = Instant::now();
+        for block in blocks {
+            stream.write_all(block)?;
+            if started.elapsed() >= duration {
+                break;
+            }
         }
         stream.shutdown(Shutdown::Write)?;
         let mut received = [0; 8];
@@ -143,8 +147,9 @@ impl Sink {
             end.receive(&mut stream, &mut answer)?;
         }
         let meter = Meter::new(Some(self.0.id()));
-        let (started, processor) = (Instant::now(), meter.read());
-        while started.elapsed() < duration {
+        let processor = meter.read();
+        let started = Instant::now();
+        while times.is_empty() || started.elapsed() < duration {
             std::thread::sleep(PAUSE);
             let began = Instant::now();
             end.send(&mut stream, &message)?;
