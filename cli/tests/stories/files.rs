@@ -1,7 +1,7 @@
 //! Problems with a local file or folder.
 
 use crate::helpers::{
-    Client, Folder, MIB, PROGRAM, Server, descriptors, run, skipped, succeed, until,
+    Client, Folder, MIB, PROGRAM, Server, descriptors, interrupted, run, skipped, succeed, until,
 };
 use rustix::process::Signal;
 use std::fs::File;
@@ -138,12 +138,18 @@ fn an_interrupted_or_terminated_get_leaves_no_file() {
     for (signal, code, word) in
         [(Signal::INT, 130, "error: interrupted"), (Signal::TERM, 143, "error: terminated")]
     {
-        let folder = Folder::new();
-        let client = Client::start(&["get", &server.at("memory"), &folder.name("copy")]);
-        until("a part is there", || !folder.names().is_empty());
-        client.process.signal(signal);
-        client.end().failed(code, &[word]);
-        assert!(folder.names().is_empty(), "{:?}", folder.names());
+        let mut names = Vec::new();
+        let ended = interrupted(|| {
+            let folder = Folder::new();
+            let mut client = Client::start(&["get", &server.at("memory"), &folder.name("copy")]);
+            client.until("a part is there", || !folder.names().is_empty());
+            client.process.signal(signal);
+            let ended = client.end();
+            names = folder.names();
+            ended
+        });
+        ended.failed(code, &[word]);
+        assert!(names.is_empty(), "{names:?}");
     }
 }
 

@@ -202,7 +202,7 @@ async fn given_up_write_releases_memory_and_keeps_its_lane() {
     drop(held);
     until("the memory is free", || block.holders() == unused);
 
-    let (held, limit) = (Held::new(&link, 0), Duration::from_millis(100));
+    let (held, limit) = (Held::new(&link, 0), Duration::from_secs(1));
     let late = segment.write(&block.whole(), 0).timeout(limit).submit().await.unwrap();
     tokio::time::sleep(limit).await;
     assert!(block.holders() > unused, "the device still reads it");

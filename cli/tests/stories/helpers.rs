@@ -25,6 +25,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) const MIB: u64 = 1 << 20;
+/// Tries of a transfer that a fast machine may end before something interrupts it.
+pub(crate) const TRIES_MAX: u32 = 10;
 /// The name of recordings, each in a folder of its own.
 const TRACE: &str = "run.trace";
 
@@ -147,6 +149,18 @@ impl Recording {
     }
 }
 
+/// The end of a transfer that something interrupts. One that succeeds before is tried again.
+#[track_caller]
+pub(crate) fn interrupted(mut transfer: impl FnMut() -> Ended) -> Ended {
+    for _ in 1..TRIES_MAX {
+        let ended = transfer();
+        if ended.code != Some(0) {
+            return ended;
+        }
+    }
+    transfer()
+}
+
 /// An engine of a story's own, which records. What it recorded until this goes must replay.
 #[cfg(feature = "verbs")]
 pub(crate) struct RecordedEngine {
@@ -187,6 +201,8 @@ pub(crate) struct Server {
     pub(crate) address: String,
     /// The lines that it printed before `ready`.
     pub(crate) lines: Vec<String>,
+    /// Bytes of memory in use when it was ready.
+    idle_bytes: u64,
     _output: BufReader<ChildStdout>,
     pub(crate) recording: Recording,
 }
@@ -231,7 +247,8 @@ impl Server {
             }
         }
         let address = lines[0].split(' ').nth(2).unwrap().to_owned();
-        Self { process, address, lines, _output: output, recording }
+        let idle_bytes = memory_bytes(process.pid());
+        Self { process, address, lines, idle_bytes, _output: output, recording }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -249,10 +266,11 @@ impl Server {
         Self::start_at(&address, options)
     }
 
-    /// Waits until a put has moved this many more bytes into its memory.
-    pub(crate) fn until_grown(&self, bytes: u64) {
-        let before = memory_bytes(self.pid());
-        until("bytes arrive in the server's memory", || memory_bytes(self.pid()) >= before + bytes);
+    /// Waits until its first put has moved this many bytes into its memory, or has ended.
+    #[track_caller]
+    pub(crate) fn until_grown(&self, bytes: u64, put: &mut Client) {
+        let expected = self.idle_bytes + bytes;
+        put.until("bytes arrive in the server's memory", || memory_bytes(self.pid()) >= expected);
     }
 }
 
@@ -273,6 +291,7 @@ pub(crate) struct Ended {
     pub(crate) output: String,
     pub(crate) errors: String,
     pub(crate) took: Duration,
+    pub(crate) at: Instant,
 }
 
 impl Client {
@@ -292,13 +311,19 @@ impl Client {
         Self { process, started, output, errors, recording }
     }
 
+    /// Waits until something holds, or the client has ended.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
+        until(what, || holds() || !self.process.is_running());
+    }
+
     #[track_caller]
     pub(crate) fn end(mut self) -> Ended {
         let code = self.process.wait().code();
-        let took = self.started.elapsed();
+        let at = Instant::now();
         let (output, errors) = (self.output.join().unwrap(), self.errors.join().unwrap());
         self.recording.check();
-        Ended { code, output, errors, took }
+        Ended { code, output, errors, took: at - self.started, at }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `handfast serve`: what it serves, what it refuses, how it ends.
 
 use crate::helpers::{
-    Client, Folder, MIB, PROGRAM, Process, Server, descriptors, run, skipped, succeed, until,
+    Client, Folder, MIB, PROGRAM, Process, Server, descriptors, interrupted, run, skipped, succeed,
+    until,
 };
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
@@ -123,10 +124,13 @@ fn a_client_that_is_killed_leaves_nothing_behind_at_the_server() {
     let small = folder.patterned("small", 10_000, 0);
     let idle = descriptors(server.pid());
     for _ in 0..3 {
-        let client = Client::start(&["put", &file, &server.at("memory")]);
-        until("its lane is up", || descriptors(server.pid()) > idle);
-        client.process.signal(Signal::KILL);
-        assert_eq!(client.end().code, None);
+        let ended = interrupted(|| {
+            let mut client = Client::start(&["put", &file, &server.at("memory")]);
+            client.until("its lane is up", || descriptors(server.pid()) > idle);
+            client.process.signal(Signal::KILL);
+            client.end()
+        });
+        assert_eq!(ended.code, None);
         until("its lane is gone", || descriptors(server.pid()) <= idle);
     }
     succeed(&["put", &small, &server.at("memory")]);
@@ -136,13 +140,17 @@ fn a_client_that_is_killed_leaves_nothing_behind_at_the_server() {
 fn a_put_that_is_interrupted_says_so_and_the_server_serves_on() {
     let folder = Folder::new();
     let file = folder.sparse("file", 256 * MIB);
-    let server = Server::start(&["--memory", "256M"]);
-    let client = Client::start(&["put", &file, &server.at("memory")]);
-    server.until_grown(8 * MIB);
-    client.process.signal(Signal::INT);
-    client.end().failed(130, &["interrupted"]);
     let small = folder.patterned("small", 10_000, 0);
-    succeed(&["put", &small, &server.at("memory")]);
+    let ended = interrupted(|| {
+        let server = Server::start(&["--memory", "256M"]);
+        let mut client = Client::start(&["put", &file, &server.at("memory")]);
+        server.until_grown(8 * MIB, &mut client);
+        client.process.signal(Signal::INT);
+        let ended = client.end();
+        succeed(&["put", &small, &server.at("memory")]);
+        ended
+    });
+    ended.failed(130, &["interrupted"]);
 }
 
 /// The metadata server and the doctor that answers others do not listen at a port of the driver erdma either, unless

@@ -70,6 +70,7 @@ mod tests {
     #[test]
     fn trickling_peer_is_read_until_the_deadline() {
         let (ours, mut theirs) = connected();
+        theirs.write_all(b"x").unwrap();
         let trickling = std::thread::Builder::new().spawn(move || {
             // Ends when the other end is dropped.
             while theirs.write_all(b"x").is_ok() {

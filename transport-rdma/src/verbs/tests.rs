@@ -269,7 +269,7 @@ fn failed_completion_queue_takes_no_lanes() {
 /// drain.
 #[test]
 fn lanes_of_a_failed_queue_share_a_deadline() {
-    const LANES: u64 = 4;
+    const LANES: u64 = 16;
     const DRAIN: Duration = Duration::from_secs(1);
     let site = Site::new(|config| config.drain = DRAIN);
     site.device.holds.store(true, Ordering::Relaxed);
@@ -283,7 +283,7 @@ fn lanes_of_a_failed_queue_share_a_deadline() {
     site.wait("the failures", |told| told.failures.len() == LANES as usize);
     (0..LANES).for_each(|lane| site.nic.retire(Lifecycle(lane)).unwrap());
     let took = began.elapsed();
-    assert!(took >= DRAIN && took < 2 * DRAIN, "{took:?} for {LANES} lanes");
+    assert!(took >= DRAIN && took < 8 * DRAIN, "{took:?} for {LANES} lanes");
     assert_eq!(site.told().ends.len(), LANES as usize);
 }
 

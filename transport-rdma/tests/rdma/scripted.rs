@@ -135,6 +135,10 @@ fn lanes_of_a_queue_that_cannot_be_armed_end() {
         one.nic.connect(LANE, &theirs).unwrap();
         connect_lane(&one, &other, answered, 1);
         one.post_all(&other, Direction::Write, 4);
+        let started = Instant::now();
+        while fabric.run("count rxe0 ibv_req_notify_cq") == "0" {
+            assert!(started.elapsed() < PATIENCE, "the poller does not arm the queue");
+        }
         fabric.run(&format!("fail call rxe0 ibv_req_notify_cq {EIO}"));
         let began = Instant::now();
         let posting = one.posting(&other, 4, Direction::Write, 0, 64);

@@ -92,7 +92,7 @@ async fn stranger_at_an_announced_address_gets_a_hello() {
 #[tokio::test]
 async fn challenges_without_a_proof_are_bounded() {
     let limits = TcpLimits { hellos_pending_max: 1, ..TcpLimits::default() };
-    let timing = Setup::hello_ms(300).timing;
+    let timing = Setup::hello_ms(3_000).timing;
     let b = node(2, Setup { limits, timing, secrets: Some(ROOT), encrypts: false }).await;
     let theirs = b.transport.create(LANE, 2).unwrap();
     let mut bytes = hello(8, 0, RAW, b.pair(7)).to_vec();

@@ -242,7 +242,15 @@ fn a_link_that_is_slowed_down_is_found() {
         Ok(status) if status.success() => {}
         _ => return skipped("this kernel cannot slow a link down (tc tbf)"),
     }
-    let found = one(&network.compared());
+    // A host that is too busy to measure itself cannot judge the link.
+    let mut compared = network.compared();
+    for _ in 0..10 {
+        if !way(&compared).is_empty() {
+            break;
+        }
+        compared = network.compared();
+    }
+    let found = one(&compared);
     assert_eq!((&found["id"], &found["severity"]), (&"PERF-LOW".into(), &"degraded".into()));
     assert!(found["observed"].as_str().unwrap().contains("links of 10000 Mb/s"), "{found}");
 }

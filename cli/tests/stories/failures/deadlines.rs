@@ -1,6 +1,7 @@
 //! Deadlines of transfers whose device reports nothing.
 
 use super::{BYTES, Nodes, on};
+use crate::helpers::PATIENCE;
 use crate::rdma_engine::pattern;
 use handfast::{Cause, Memory, TransportChoice};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ const DEVICES: &str = "nic0=erdma-compat,peer0=erdma-compat:numbers_from=500";
 const LIMIT: Duration = Duration::from_secs(2);
 /// The drain, and some for a slow machine. With all of the device's time after the deadline it
 /// would be 2.25 s.
-const LATE_AT_MOST: Duration = Duration::from_millis(1_500);
+const LATE_AT_MOST: Duration = Duration::from_secs(2);
 
 /// A read whose completions never come fails soon after its deadline: the device has had its time
 /// before. Nothing arrives in its memory afterwards, and the next read goes over another lane.
@@ -37,7 +38,7 @@ fn deadline_holds_though_no_completion_comes() {
         block.copy_in(0, &bytes).unwrap();
 
         let back = Memory::zeroed(BYTES).unwrap();
-        segment.read(&back.whole(), 0).timeout(LIMIT).await.unwrap();
+        segment.read(&back.whole(), 0).timeout(PATIENCE).await.unwrap();
         assert!(nodes.has(&back));
         assert_eq!(block.crc32c(0, BYTES).unwrap(), mark.crc32c(0, BYTES).unwrap());
         nodes.close().await;

@@ -93,6 +93,8 @@ fn device_that_refuses_memory_is_opened_later() {
         until("the loss is reported", || !nodes.user.unusable_devices().is_empty());
         // After the memory of its probes; and once more, without relaxed ordering.
         fabric.run(&format!("fail call nic0 ibv_reg_mr {ENOMEM} after 1 times 2"));
+        // The next attempt waits, so that the error stays.
+        fabric.run("hold call nic0 ibv_reg_mr");
         fabric.run("revive nic0");
         until("it is refused", || {
             let unusable = nodes.user.unusable_devices();
@@ -100,6 +102,7 @@ fn device_that_refuses_memory_is_opened_later() {
         });
         let unusable = nodes.user.unusable_devices().remove(0);
         assert_eq!(unusable.stage(), Stage::Registration, "{unusable}");
+        fabric.run("release call nic0 ibv_reg_mr");
         nodes.write(&segment, 2).await;
         until_reopened(&nodes.user, 1);
         nodes.until_used(&segment, "peer0").await;

@@ -758,7 +758,7 @@ fn dials_that_end_within_the_call_blame_whom_they_name() {
 fn failed_accept_is_this_sides_own() {
     on(&MANAGED, "managed::failed_accept_is_this_sides_own", |fabric| {
         for is_early in [false, true] {
-            let (one, other) = patient_sites(Duration::from_millis(200));
+            let (one, other) = patient_sites(Duration::from_secs(1));
             let peer = NicPath::parse("peer@nic").unwrap();
             let mine = one.nic.create_for(&peer, LANE, &[1]).unwrap();
             let theirs = other.nic.create_for(&peer, LANE, &[2]).unwrap();
