@@ -291,6 +291,7 @@ pub(crate) struct Ended {
     pub(crate) output: String,
     pub(crate) errors: String,
     pub(crate) took: Duration,
+    /// The moment of its end.
     pub(crate) at: Instant,
 }
 

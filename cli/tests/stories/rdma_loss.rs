@@ -92,12 +92,12 @@ fn put_to_a_stopped_server_ends_in_time() {
     let folder = Folder::new();
     let server = serve(&link);
     let file = folder.sparse("file", BYTES);
-    let (client, held) = put_under_way(&link, &[&file, &server.at("m"), "--timeout", "5s"]);
+    let (client, held) = put_under_way(&link, &[&file, &server.at("m"), "--timeout", "3s"]);
     let stopped = Instant::now();
     server.process.stop();
     drop(held);
     let put = client.end();
-    let limit = Duration::from_secs(6) + NOTICED_WITHIN;
+    let limit = Duration::from_secs(4) + NOTICED_WITHIN;
     assert!(stopped.elapsed() < limit, "{:?} after the stop", stopped.elapsed());
     put.failed(6, &[&server.address]);
     server.process.signal(Signal::CONT);
