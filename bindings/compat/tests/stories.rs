@@ -418,8 +418,8 @@ fn transfer_of_an_engine_that_closes_fails_as_closed() {
     there.register(&owner).unwrap();
     let write = request(Direction::Write, here.address(), there.address(), 1 << 20);
     user.transfer(owner.address(), &[write], None, None, &mut never()).unwrap();
-    let id = user.allocate(2_048).unwrap();
-    user.submit_to(id, &vec![(owner.address(), write); 2_048], None, None, &mut never()).unwrap();
+    let id = user.allocate(16_384).unwrap();
+    user.submit_to(id, &vec![(owner.address(), write); 16_384], None, None, &mut never()).unwrap();
     user.close().unwrap();
     let state = user.wait(id, &mut never()).unwrap();
     let BatchState::Failed { failure, .. } = state else { panic!("{state:?}") };
