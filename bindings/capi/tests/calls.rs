@@ -255,6 +255,14 @@ const WRONG_GRANTS: [(Option<&CStr>, u32, u32); 6] = [
     (Some(c"decode-*"), HANDFAST_ACCESS_READ, 0),
 ];
 
+/// Waits until a revocation is in force: a process of this host has the memory until its thread has run.
+fn until_refused(mut moved: impl FnMut() -> i32) {
+    let revoked = Instant::now();
+    while moved() == HANDFAST_OK {
+        assert!(revoked.elapsed() < Duration::from_secs(30), "it is in force");
+    }
+}
+
 /// Memory that no peer reaches, then one may read it, then write it, until that is revoked.
 #[test]
 fn peers_have_what_they_are_granted() {
@@ -307,11 +315,7 @@ fn peers_have_what_they_are_granted() {
         assert_eq!(handfast_memory_grant(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
         assert_eq!((moved(HANDFAST_WRITE, &mut here), &*grants()), (0, "read-write *\n"));
         assert_eq!(handfast_memory_revoke(owner.0, start, all, HANDFAST_ACCESS_WRITE), HANDFAST_OK);
-        let revoked = Instant::now();
-        // A process of this host has the memory until its thread has run.
-        while moved(HANDFAST_WRITE, &mut here) == HANDFAST_OK {
-            assert!(revoked.elapsed() < Duration::from_secs(30), "it is in force");
-        }
+        until_refused(|| moved(HANDFAST_WRITE, &mut here));
         assert_eq!(
             (moved(HANDFAST_WRITE, &mut here), &*grants()),
             (HANDFAST_NOT_SERVED, "read *\n")
